@@ -67,8 +67,6 @@ pub fn segment_dir() -> String {
     shm::folder::configured().to_string_lossy().into_owned()
 }
 
-#[doc(hidden)]
-pub use engine::bias;
 pub use engine::{check_address_space, registered_bytes, reserve, stats};
 pub use objects::world::Stats;
 pub use reason::{Carrier, carry_reasons, mute_reasons, take_reason};

@@ -5,40 +5,38 @@
 #![cfg(loom)]
 #![allow(clippy::unwrap_used)]
 
-mod loom_words;
-
 use loom::sync::Arc;
-use loom_words::{W32, W64};
+use loom::sync::atomic::{AtomicU32, AtomicU64};
 use softib::shm::claims::{self, Claim, Queue};
 
 const SIZE: usize = 2;
 
 struct Words {
-    head: W32,
-    slots: [W64; SIZE],
-    lengths: [W32; SIZE],
+    head: AtomicU32,
+    slots: [AtomicU64; SIZE],
+    lengths: [AtomicU32; SIZE],
 }
 
 impl Queue for Words {
-    type Word32 = W32;
-    type Word64 = W64;
+    type Word32 = AtomicU32;
+    type Word64 = AtomicU64;
 
-    fn head(&self) -> &W32 {
+    fn head(&self) -> &AtomicU32 {
         &self.head
     }
 
-    fn slot(&self, pos: u32) -> &W64 {
+    fn slot(&self, pos: u32) -> &AtomicU64 {
         &self.slots[pos as usize % SIZE]
     }
 
-    fn length(&self, pos: u32) -> &W32 {
+    fn length(&self, pos: u32) -> &AtomicU32 {
         &self.lengths[pos as usize % SIZE]
     }
 }
 
 fn queue(posted: u32) -> Arc<Words> {
-    let slots = [W64::new(0), W64::new(0)];
-    let queue = Words { head: W32::new(0), slots, lengths: [W32::new(0), W32::new(0)] };
+    let slots = [AtomicU64::new(0), AtomicU64::new(0)];
+    let queue = Words { head: AtomicU32::new(0), slots, lengths: [AtomicU32::new(0), AtomicU32::new(0)] };
     (0..posted).for_each(|pos| claims::post(&queue, pos, length(pos)));
     Arc::new(queue)
 }
@@ -146,7 +144,7 @@ fn a_claim_of_a_dead_sender_is_displaced_and_stops_no_other() {
         // As `claim` does, up to the point of its death.
         let claimed = claims::claim(&*queue, 9);
         assert_eq!(claimed, Claim::Got { pos: 0, len: length(0) });
-        queue.head.0.store(0, loom::sync::atomic::Ordering::Relaxed);
+        queue.head.store(0, loom::sync::atomic::Ordering::Relaxed);
         let other = sender(&queue, 3);
         assert_eq!(claims::displace(&*queue, 0), Some(9));
         claims::post(&*queue, 2, length(2));

@@ -5,14 +5,12 @@
 #![cfg(loom)]
 #![allow(clippy::unwrap_used)]
 
-mod loom_words;
-
 use loom::sync::Arc;
-use loom_words::Wsize;
+use loom::sync::atomic::AtomicUsize;
 use softib::shm::fault::Place;
 
-fn place() -> Arc<Place<Wsize>> {
-    Arc::new(Place::of([0, 0, 0].map(Wsize::new)))
+fn place() -> Arc<Place<AtomicUsize>> {
+    Arc::new(Place::of([0, 0, 0].map(AtomicUsize::new)))
 }
 
 /// A length that is not the mapping's would have the handler take the fault of another one for its own.

@@ -5,25 +5,27 @@
 #![cfg(loom)]
 #![allow(clippy::unwrap_used)]
 
-mod loom_words;
-
 use loom::sync::Arc;
-use loom::sync::atomic::{AtomicU32, Ordering};
-use loom_words::{W32, W64, full};
+use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use softib::shm::handover;
 
+/// A full fence, where the device may have a membarrier(2) of the other side instead: loom has no such thing.
+fn full() {
+    fence(Ordering::SeqCst);
+}
+
 struct Shared {
-    tag: W32,
+    tag: AtomicU32,
     /// The sequence number of the receiver's queue pair; it was open at 0.
     sequence: AtomicU32,
-    watched: W32,
-    bits: W64,
-    bell: W32,
+    watched: AtomicU32,
+    bits: AtomicU64,
+    bell: AtomicU32,
 }
 
 fn shared(watched: u32) -> Arc<Shared> {
-    let (tag, watched, sequence) = (W32::new(0), W32::new(watched), AtomicU32::new(0));
-    Arc::new(Shared { tag, sequence, watched, bits: W64::new(0), bell: W32::new(0) })
+    let (tag, watched, sequence) = (AtomicU32::new(0), AtomicU32::new(watched), AtomicU32::new(0));
+    Arc::new(Shared { tag, sequence, watched, bits: AtomicU64::new(0), bell: AtomicU32::new(0) })
 }
 
 /// Sends one message; true if it woke the device thread.
@@ -89,7 +91,7 @@ fn a_message_sent_while_the_application_takes_over_is_seen_by_its_polls() {
             let shared = shared.clone();
             loom::thread::spawn(move || send(&shared))
         };
-        shared.watched.0.store(1, Ordering::Relaxed);
+        shared.watched.store(1, Ordering::Relaxed);
         sender.join().unwrap();
         // From now on the application looks at the ring itself, whatever the sender saw.
         assert!(arrived(&shared));
@@ -99,7 +101,7 @@ fn a_message_sent_while_the_application_takes_over_is_seen_by_its_polls() {
 #[test]
 fn two_senders_wake_a_sleeper_once_and_both_are_found() {
     loom::model(|| {
-        let (bits, bell) = (Arc::new(W64::new(0)), Arc::new(W32::new(0)));
+        let (bits, bell) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU32::new(0)));
         let senders = [1u64, 2].map(|ring| {
             let (bits, bell) = (bits.clone(), bell.clone());
             loom::thread::spawn(move || handover::announce(&*bits, ring, &*bell, ring == 2, full))
@@ -118,7 +120,7 @@ fn two_senders_wake_a_sleeper_once_and_both_are_found() {
 #[test]
 fn what_is_urgent_is_found_by_a_thread_that_stands_in_or_wakes_it() {
     loom::model(|| {
-        let (bits, bell) = (Arc::new(W64::new(0)), Arc::new(W32::new(0)));
+        let (bits, bell) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU32::new(0)));
         let sender = {
             let (bits, bell) = (bits.clone(), bell.clone());
             loom::thread::spawn(move || handover::announce(&*bits, 1, &*bell, true, full))
@@ -136,14 +138,14 @@ fn what_is_urgent_is_found_by_a_thread_that_stands_in_or_wakes_it() {
 #[test]
 fn a_cell_is_not_written_again_before_it_has_been_read() {
     struct Ring {
-        tags: [W32; 2],
+        tags: [AtomicU32; 2],
         payloads: [loom::cell::UnsafeCell<u32>; 2],
-        consumed: W64,
+        consumed: AtomicU64,
     }
     loom::model(|| {
-        let tags = [W32::new(0), W32::new(0)];
+        let tags = [AtomicU32::new(0), AtomicU32::new(0)];
         let payloads = [0, 0].map(loom::cell::UnsafeCell::new);
-        let ring = Arc::new(Ring { tags, payloads, consumed: W64::new(0) });
+        let ring = Arc::new(Ring { tags, payloads, consumed: AtomicU64::new(0) });
         let sender = {
             let ring = ring.clone();
             loom::thread::spawn(move || {

@@ -5,24 +5,23 @@
 #![cfg(loom)]
 #![allow(clippy::unwrap_used)]
 
-mod loom_words;
-
 use loom::sync::Arc;
-use loom::sync::atomic::Ordering;
-use loom_words::W32;
-use softib::shm::word::Word;
+use loom::sync::atomic::{AtomicU32, Ordering};
 use softib::shm::{keyed, seqlock};
 
 #[derive(Clone)]
 struct Entry {
     /// A sequence number, or a key.
-    first: Arc<W32>,
-    words: Arc<[W32; 2]>,
+    first: Arc<AtomicU32>,
+    words: Arc<[AtomicU32; 2]>,
 }
 
 impl Entry {
     fn new(first: u32) -> Entry {
-        Entry { first: Arc::new(W32::new(first)), words: Arc::new([W32::new(0), W32::new(0)]) }
+        Entry {
+            first: Arc::new(AtomicU32::new(first)),
+            words: Arc::new([AtomicU32::new(0), AtomicU32::new(0)]),
+        }
     }
 
     fn store(&self, value: u32) {
@@ -100,7 +99,7 @@ fn an_owner_gives_memory_back_only_when_no_initiator_works_on_it() {
     loom::model(|| {
         let entry = Entry::new(0);
         keyed::show(&*entry.first, 1, || entry.store(1));
-        let (hazard, memory) = (Arc::new(W32::new(0)), Arc::new(loom::cell::UnsafeCell::new(5)));
+        let (hazard, memory) = (Arc::new(AtomicU32::new(0)), Arc::new(loom::cell::UnsafeCell::new(5)));
         let initiator = {
             let (entry, hazard, memory) = (entry.clone(), hazard.clone(), memory.clone());
             loom::thread::spawn(move || {
@@ -126,8 +125,8 @@ fn an_owner_gives_memory_back_only_when_no_initiator_works_on_it() {
 #[test]
 fn nobody_works_on_what_was_taken_back() {
     loom::model(|| {
-        let (withdrawn, hazard) = (Arc::new(W32::new(0)), Arc::new(W32::new(0)));
-        let named = Arc::new(W32::new(1));
+        let (withdrawn, hazard) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+        let named = Arc::new(AtomicU32::new(1));
         let answers = {
             let (withdrawn, hazard, named) = (withdrawn.clone(), hazard.clone(), named.clone());
             loom::thread::spawn(move || {
@@ -148,18 +147,18 @@ fn nobody_works_on_what_was_taken_back() {
 #[test]
 fn what_was_taken_back_too_late_has_been_done() {
     loom::model(|| {
-        let [withdrawn, hazard, done, times] = [0; 4].map(|word| Arc::new(W32::new(word)));
+        let [withdrawn, hazard, done, times] = [0; 4].map(|word| Arc::new(AtomicU32::new(word)));
         let other = {
             let (withdrawn, hazard) = (withdrawn.clone(), hazard.clone());
             let (done, times) = (done.clone(), times.clone());
             loom::thread::spawn(move || {
-                let once = || times.0.fetch_add(1, Ordering::Relaxed);
+                let once = || times.fetch_add(1, Ordering::Relaxed);
                 keyed::while_given(&*withdrawn, (&*hazard, &*done), 1, once)
             })
         };
         let is_ours = keyed::take_back(&*withdrawn, &*hazard, 1) && !keyed::was_done(&*done, 1);
         if is_ours {
-            times.0.fetch_add(1, Ordering::Relaxed);
+            times.fetch_add(1, Ordering::Relaxed);
         }
         let was_theirs = other.join().unwrap().is_some();
         assert_eq!(times.load(Ordering::Relaxed), u32::from(was_theirs) + u32::from(is_ours));

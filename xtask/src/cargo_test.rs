@@ -60,12 +60,10 @@ pub fn run_models(root: &Path, target: &Path) -> Result<Tally> {
     Ok(all)
 }
 
-/// What of which crate; `softib/src/shm/word.rs` has the list.
+/// What of which crate; `softib/src/shm/word.rs` has the device's list.
 const MODELS: &[&[&str]] = &[
-    &[
-        "-p", "softib", "--test", "handover", "--test", "claims", "--test", "tables", "--test", "lock",
-        "--test", "fault",
-    ],
+    &["-p", "softib", "--test", "handover", "--test", "claims", "--test", "tables", "--test", "fault"],
+    &["-p", "sync", "--test", "lock"],
     &["-p", "btl", "--lib", "marks"],
 ];
 /// Switches between threads where none has to wait, in one interleaving; loom's authors find nearly all with two or three.

@@ -18,50 +18,12 @@
 #![forbid(unsafe_code)]
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use sync::word::{Count, Word};
 
 /// Some marks are not to be had: any memory may have been released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lost;
-
-/// An atomic of std, or one of loom's, which runs this in all interleavings (`model`).
-trait Word<T> {
-    fn load(&self, order: Ordering) -> T;
-    fn store(&self, value: T, order: Ordering);
-    fn fetch_add(&self, value: T, order: Ordering) -> T;
-    /// Whether the word was `from`, and now is `to`; `order` is that of a success.
-    fn replace(&self, from: T, to: T, order: Ordering) -> bool;
-    fn fence(order: Ordering);
-}
-
-macro_rules! word {
-    ($fence:path: $($atomic:ty, $value:ty;)*) => {$(
-        impl Word<$value> for $atomic {
-            #[inline]
-            fn load(&self, order: Ordering) -> $value {
-                <$atomic>::load(self, order)
-            }
-            #[inline]
-            fn store(&self, value: $value, order: Ordering) {
-                <$atomic>::store(self, value, order)
-            }
-            #[inline]
-            fn fetch_add(&self, value: $value, order: Ordering) -> $value {
-                <$atomic>::fetch_add(self, value, order)
-            }
-            #[inline]
-            fn replace(&self, from: $value, to: $value, order: Ordering) -> bool {
-                self.compare_exchange(from, to, order, Ordering::Relaxed).is_ok()
-            }
-            #[inline]
-            fn fence(order: Ordering) {
-                $fence(order)
-            }
-        }
-    )*};
-}
-
-word! { fence: AtomicU64, u64; AtomicUsize, usize; }
 
 #[derive(Debug)]
 struct Slot<S, A> {
@@ -116,7 +78,7 @@ impl<const N: usize> Marks<N> {
 }
 
 #[allow(private_bounds, reason = "there are no other words than those of std, and a model's")]
-impl<const N: usize, S: Word<u64>, A: Word<usize>> Marks<N, S, A> {
+impl<const N: usize, S: Count<u64>, A: Word<usize>> Marks<N, S, A> {
     /// Notes that `range` has been released.
     pub fn mark(&self, range: Range<usize>) {
         let number = self.head.fetch_add(1, Ordering::AcqRel);
@@ -260,9 +222,7 @@ mod tests {
 mod model {
     use super::*;
     use loom::sync::Arc;
-    use loom::sync::atomic::{AtomicU64 as W64, AtomicUsize as Wsize, fence as fence_of_loom};
-
-    word! { fence_of_loom: W64, u64; Wsize, usize; }
+    use loom::sync::atomic::{AtomicU64 as W64, AtomicUsize as Wsize};
 
     type Model = Marks<2, W64, Wsize>;
 

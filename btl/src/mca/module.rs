@@ -32,8 +32,8 @@ use std::cell::UnsafeCell;
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::path::PathBuf;
-use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use sync::Guard;
 use turns::Turns;
 use verbs::{Atomics, LKey, RKey, RdmaOp, Sge};
 
@@ -309,7 +309,7 @@ impl Module {
     }
 
     #[cold]
-    fn locked(&self) -> MutexGuard<'_, ()> {
+    fn locked(&self) -> Guard<'_, ()> {
         end_turn();
         self.state.lock()
     }

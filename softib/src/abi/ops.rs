@@ -6,7 +6,6 @@ use super::guard::guard;
 use super::handle::{engine, qp_index, sge_list};
 use crate::datapath::initiator::{self, Rest, SHORT_SGES, Short};
 use crate::datapath::iwarp;
-use crate::engine::lock::Owned;
 use crate::engine::state::State;
 use crate::errno::Errno;
 use crate::fabric::MAX_MESSAGE;
@@ -19,6 +18,7 @@ use crate::shm::cell::INLINE_MAX;
 use rdma_sys::*;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use sync::Owned;
 
 /// `ibv_post_send(3)`.
 pub unsafe extern "C" fn post_send(

@@ -5,7 +5,6 @@ use super::handle::{cq_key, engine};
 use crate::clock::Stamp;
 use crate::datapath::responder::Short;
 use crate::engine::Engine;
-use crate::engine::lock::{Owned, thread_id};
 use crate::engine::state::State;
 use crate::errno::Errno;
 use crate::faults::{Call, calls as faults};
@@ -17,6 +16,7 @@ use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, UnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
+use sync::{Owned, thread_id};
 
 /// `ibv_poll_cq(3)`.
 pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {

@@ -2,7 +2,6 @@
 
 use super::barrier::Barrier;
 use super::inbound::Inbound;
-use super::lock::Lock;
 use super::shared::{DeviceThread, Shared};
 use super::state::State;
 use super::{ENGINE, Engine, current, thread};
@@ -22,6 +21,7 @@ use slab::Slab;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use sync::Lock;
 
 /// Open contexts, behind a lock that serialises open and close. A fork child gets a new one: another thread of its parent may have
 /// held the lock.
@@ -177,7 +177,7 @@ fn start(plan: Plan) -> Result<Engine, Errno> {
     if state.w.faults.is_some() {
         shared.wake_for_rounds();
     }
-    Ok(Engine { lock: Lock::new(state, barrier), shared, thread: Mutex::new(None) })
+    Ok(Engine { lock: Lock::new(state), shared, thread: Mutex::new(None) })
 }
 
 fn keep_thread(engine: &Engine, thread: DeviceThread) {

@@ -1,9 +1,9 @@
 //! The engine: one per process, shared by all open contexts, made by the first and taken down by the last.
 //!
 //! ```text
-//! state       what is under the lock               lock        that lock
-//! inbound     the receiving side of all rings      barrier     membarrier(2)
-//! shared      what is outside of the lock          initiators  those that work on our memory by their own hand
+//! state       what is under the lock               barrier     fences on other processes, by membarrier(2)
+//! inbound     the receiving side of all rings      initiators  those that work on our memory by their own hand
+//! shared      what is outside of the lock
 //!
 //! progress    rings and stuck sends, and who works on them
 //! shortcut    the short way of a poll              lent        the ring of which the program reads a message
@@ -14,10 +14,8 @@
 //! life        open, close, exit, fork
 //! ```
 
-/// Fences on other threads.
+/// Fences on other processes.
 pub mod barrier;
-/// The protocol of the lock.
-pub mod bias;
 mod ending;
 mod inbound;
 /// Waiting for the last user of a key.
@@ -25,8 +23,6 @@ pub mod initiators;
 mod lent;
 /// Open, close, exit, fork.
 pub mod life;
-/// The lock itself.
-pub mod lock;
 mod outage;
 mod progress;
 mod reap;
@@ -40,11 +36,11 @@ use crate::errno::Errno;
 use crate::objects::world::Stats;
 use crate::reason;
 use crate::shm::segment;
-use lock::{Guard, Lock, Owned};
 use shared::{DeviceThread, Shared};
 use state::State;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use sync::{Guard, Lock, Owned};
 
 /// The engine of this process; null while no context is open.
 static ENGINE: AtomicPtr<Engine> = AtomicPtr::new(std::ptr::null_mut());

@@ -1,6 +1,7 @@
 //! The state behind the module's lock.
 //!
-//! The lock is taken only while Open MPI uses threads, or a thread of ours [shares](Guarded::share) the state with its one. A thread that has something to do waits for it; one
+//! The lock is taken only while Open MPI uses threads, or a thread of ours [shares](Guarded::share) the state with its one. It costs the
+//! thread that takes it most next to nothing ([`sync::Lock`]). A thread that has something to do waits for it; one
 //! that only looks around does not, and leaves it to the others: it comes again at once, and
 //! would have the lock most of the time. A panic may leave half a change behind: what
 //! it leaves is given up, not used, with or without threads. So the lock's own poison says nothing
@@ -8,7 +9,7 @@
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use sync::{Guard, Lock};
 
 /// What can be given up after a panic.
 pub trait GiveUp {
@@ -19,7 +20,7 @@ pub trait GiveUp {
 /// A value, and the lock that threads take.
 #[allow(missing_debug_implementations, reason = "the value is reached under the lock only")]
 pub struct Guarded<T> {
-    lock: Mutex<()>,
+    lock: Lock<()>,
     /// Threads that wait for the lock.
     waiting: AtomicU32,
     /// A thread of ours may enter, holding the lock, so that every other one has to take it, too.
@@ -45,7 +46,7 @@ impl<T: GiveUp> Guarded<T> {
     /// The value, with its lock free.
     pub fn new(value: T) -> Self {
         Guarded {
-            lock: Mutex::new(()),
+            lock: Lock::new(()),
             waiting: AtomicU32::new(0),
             shared: AtomicBool::new(false),
             value: UnsafeCell::new(value),
@@ -66,31 +67,28 @@ impl<T: GiveUp> Guarded<T> {
     }
 
     /// Our thread, which holds the lock, does not enter any more.
-    pub fn unshare(&self, _lock: &MutexGuard<'_, ()>) {
+    pub fn unshare(&self, _lock: &Guard<'_, ()>) {
         self.shared.store(false, Ordering::Release);
     }
 
     /// Takes the lock, when it is free.
-    pub fn lock(&self) -> MutexGuard<'_, ()> {
-        self.if_free().unwrap_or_else(|| {
-            self.waiting.fetch_add(1, Ordering::Relaxed);
-            let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
-            guard
-        })
+    #[inline]
+    pub fn lock(&self) -> Guard<'_, ()> {
+        self.lock.try_lock().unwrap_or_else(|| self.wait())
+    }
+
+    #[cold]
+    fn wait(&self) -> Guard<'_, ()> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let guard = self.lock.lock();
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        guard
     }
 
     /// Takes the lock if it is free and no thread waits for it.
-    pub fn try_lock(&self) -> Option<MutexGuard<'_, ()>> {
-        if self.waiting.load(Ordering::Relaxed) != 0 { None } else { self.if_free() }
-    }
-
-    fn if_free(&self) -> Option<MutexGuard<'_, ()>> {
-        match self.lock.try_lock() {
-            Ok(guard) => Some(guard),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+    #[inline]
+    pub fn try_lock(&self) -> Option<Guard<'_, ()>> {
+        if self.waiting.load(Ordering::Relaxed) != 0 { None } else { self.lock.try_lock() }
     }
 
     /// Runs `f` on the value.

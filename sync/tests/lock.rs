@@ -1,32 +1,33 @@
 //! The biased lock's owner and visitors, in all interleavings; with a fence of the owner in the place of the visitor's membarrier(2), which
 //! loom does not know.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test --release -p softib --test lock`
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p sync --test lock`
 
 #![cfg(loom)]
 #![allow(clippy::unwrap_used)]
 
-mod loom_words;
-
 use loom::cell::UnsafeCell;
-use loom::sync::atomic::Ordering;
+use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use loom::sync::{Arc, Mutex};
-use loom_words::{Wbool, Wsize, full};
-use softib::bias::{enter, evict};
-use softib::shm::word::Word;
+use sync::bias::{enter, evict};
 
 const OWNER: usize = 1;
 
+/// A full fence, in the place of the membarrier(2) of a visitor.
+fn full() {
+    fence(Ordering::SeqCst);
+}
+
 struct Lock {
-    bias: Wsize,
-    inside: Wbool,
+    bias: AtomicUsize,
+    inside: AtomicBool,
     mutex: Mutex<()>,
     value: UnsafeCell<u32>,
 }
 
 impl Lock {
     fn new() -> Arc<Lock> {
-        let (bias, inside) = (Wsize::new(OWNER), Wbool::new(false));
+        let (bias, inside) = (AtomicUsize::new(OWNER), AtomicBool::new(false));
         Arc::new(Lock { bias, inside, mutex: Mutex::new(()), value: UnsafeCell::new(0) })
     }
 
@@ -35,7 +36,7 @@ impl Lock {
         self.value.with_mut(|at| unsafe { *at += 1 });
     }
 
-    /// As `engine::lock` for the thread that has the bias.
+    /// As [`sync::Lock`] for the thread that has the bias.
     fn as_owner(&self) {
         let bias = self.bias.load(Ordering::Relaxed);
         if bias == OWNER && enter(&self.inside, &self.bias, bias, full) {

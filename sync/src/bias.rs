@@ -1,8 +1,8 @@
-//! How the owner of a biased lock and its visitors keep out of each other's way (`lock`): the protocol, generic over the words and the
+//! How the owner of a biased lock and its visitors keep out of each other's way ([`Lock`](crate::Lock)): the protocol, generic over the words and the
 //! fences, so that `tests/lock.rs` runs these very functions in loom.
 #![forbid(unsafe_code)]
 
-use crate::shm::word::Word;
+use crate::word::Word;
 use std::sync::atomic::Ordering;
 
 /// Owner: whether it is in. Its bias was `bias` when it came, and may be gone.

@@ -1,4 +1,4 @@
-//! The lock of the data path: biased to the thread that uses it most.
+//! A lock for data paths: biased to the thread that uses it most.
 //!
 //! ```text
 //!   owner:    inside = 1; (compiler fence); bias still mine? ── yes ──> in;    out: inside = 0
@@ -9,13 +9,14 @@
 //! The owner pays a few plain loads and stores, no atomic read-modify-write and no fence: the visitor's membarrier(2) is a
 //! fence on every running thread of the process, so either the visitor sees `inside`, or the owner sees the bias gone.
 //! A thread becomes the owner after some acquisitions in a row. If visitors come often, the bias is dropped and the mutex is
-//! the lock, until one thread has it to itself again. Without membarrier it always is.
+//! the lock, until one thread has it to itself again and, where biases have not lasted, some time has passed. Without membarrier it
+//! always is.
 //!
 //! Each thread that ever owns the bias has a cell of its own for `inside`, so that a late owner can't undo the mark of
 //! another.
 
-use crate::engine::barrier::Barrier;
-use crate::engine::bias::{enter, evict};
+use crate::barrier::Barrier;
+use crate::bias::{enter, evict};
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, compiler_fence};
@@ -27,6 +28,11 @@ use std::time::{Duration, Instant};
 const CELLS: usize = 16;
 /// Acquisitions in a row that make an owner.
 const STREAK: u32 = 256;
+/// A bias that lasts for so long is worth its visits, which cost some microseconds each.
+const LASTING: Duration = Duration::from_micros(200);
+/// How long there is no owner after the first one whose bias did not last; twice as long after each further one.
+const SHORTEST_REST: Duration = Duration::from_millis(1);
+const LONGEST_REST: Duration = Duration::from_millis(64);
 /// So many visits within the window, and the bias is dropped.
 const VISITS: u32 = 64;
 const WINDOW: Duration = Duration::from_millis(50);
@@ -45,9 +51,14 @@ struct History {
     streak: u32,
     visits: u32,
     since: Instant,
+    /// When the last owner became one.
+    granted: Instant,
+    /// How long there is none after the last one, and until when.
+    rest: Duration,
+    rested: Instant,
 }
 
-/// Guards the engine's state.
+/// Guards a value.
 pub struct Lock<T> {
     /// Index of the owner's cell; 0: every thread needs the mutex.
     bias: AtomicUsize,
@@ -98,8 +109,12 @@ impl<T> std::fmt::Debug for Owned<'_, T> {
 
 impl<T> Lock<T> {
     /// A lock that has no owner yet.
-    pub fn new(value: T, barrier: Barrier) -> Lock<T> {
-        let history = History { last: 0, streak: 0, visits: 0, since: Instant::now() };
+    pub fn new(value: T) -> Lock<T> {
+        Lock::over(value, Barrier::register())
+    }
+
+    fn over(value: T, barrier: Barrier) -> Lock<T> {
+        let history = History::begin_at(Instant::now());
         Lock {
             bias: AtomicUsize::new(0),
             cells: Default::default(),
@@ -161,7 +176,7 @@ impl<T> Lock<T> {
             owner if self.cells[owner].thread.load(Ordering::Relaxed) == me => bias,
             owner => {
                 self.evict(owner);
-                if history.too_many_visits() { 0 } else { bias }
+                if history.too_many_visits(Instant::now) { 0 } else { bias }
             }
         };
         Guard { lock: self, held: Held::Mutex(history, keep) }
@@ -173,10 +188,9 @@ impl<T> Lock<T> {
             (history.last, history.streak) = (me, 0);
         }
         history.streak += 1;
-        if history.streak < STREAK || !self.barrier.private {
+        if history.streak < STREAK || !self.barrier.works || !history.grant(Instant::now()) {
             return 0;
         }
-        (history.streak, history.visits, history.since) = (0, 0, Instant::now());
         let own = (1..CELLS).find(|&at| [me, 0].contains(&self.cells[at].thread.load(Ordering::Relaxed)));
         own.inspect(|&at| self.cells[at].thread.store(me, Ordering::Relaxed)).unwrap_or(0)
     }
@@ -185,7 +199,7 @@ impl<T> Lock<T> {
     fn evict(&self, owner: usize) {
         let fence = || {
             if !self.barrier.own_threads() {
-                log::error!("membarrier stopped working: the device may misbehave");
+                log::error!("membarrier stopped working: two threads may be where one should be");
             }
         };
         let mut looks = 0;
@@ -197,14 +211,37 @@ impl<T> Lock<T> {
 }
 
 impl History {
-    fn too_many_visits(&mut self) -> bool {
+    fn begin_at(now: Instant) -> History {
+        let rest = Duration::ZERO;
+        History { last: 0, streak: 0, visits: 0, since: now, granted: now, rest, rested: now }
+    }
+
+    /// Another visit: whether the bias is dropped.
+    fn too_many_visits(&mut self, now: impl FnOnce() -> Instant) -> bool {
         self.visits += 1;
         if self.visits < VISITS {
             return false;
         }
-        let often = self.since.elapsed() < WINDOW;
-        (self.visits, self.since, self.streak) = (0, Instant::now(), 0);
+        let now = now();
+        let often = now - self.since < WINDOW;
+        (self.visits, self.since, self.streak) = (0, now, 0);
+        if often {
+            let lasted = now - self.granted >= LASTING;
+            self.rest =
+                if lasted { Duration::ZERO } else { (self.rest * 2).clamp(SHORTEST_REST, LONGEST_REST) };
+            self.rested = now + self.rest;
+        }
         often
+    }
+
+    /// A thread has had the lock for long enough: whether it becomes the owner.
+    fn grant(&mut self, now: Instant) -> bool {
+        let granted = now >= self.rested;
+        self.streak = 0;
+        if granted {
+            (self.granted, self.since, self.visits) = (now, now, 0);
+        }
+        granted
     }
 }
 
@@ -298,7 +335,7 @@ mod tests {
     #[test]
     fn nobody_is_inside_with_somebody_else() {
         const EACH: u64 = 200_000;
-        let lock = Lock::new((0u64, 0u64), Barrier::register());
+        let lock = Lock::new((0u64, 0u64));
         let work = |rest: u64| {
             for i in 0..EACH {
                 let mut pair = lock.lock();
@@ -321,7 +358,7 @@ mod tests {
 
     #[test]
     fn one_thread_alone_becomes_the_owner() {
-        let lock = Lock::new(0, Barrier { global: false, private: true });
+        let lock = Lock::over(0, Barrier { works: true });
         for _ in 0..STREAK {
             *lock.lock() += 1;
         }
@@ -330,10 +367,29 @@ mod tests {
 
     #[test]
     fn without_membarrier_it_is_a_mutex() {
-        let lock = Lock::new(0, Barrier { global: false, private: false });
+        let lock = Lock::over(0, Barrier { works: false });
         for _ in 0..2 * STREAK {
             *lock.lock() += 1;
         }
         assert!(matches!(lock.lock().held, Held::Mutex(..)));
+    }
+    /// Visits until the bias is dropped, all of them at this time; 0: it is not.
+    fn visits(history: &mut History, now: Instant) -> u32 {
+        (1..=VISITS).find(|_| history.too_many_visits(|| now)).unwrap_or(0)
+    }
+
+    #[test]
+    fn owners_that_do_not_last_are_followed_by_longer_and_longer_rests() {
+        let start = Instant::now();
+        let at = |micros| start + Duration::from_micros(micros);
+        let mut history = History::begin_at(start);
+        assert!(history.grant(at(0)));
+        assert_eq!(visits(&mut history, at(100)), VISITS);
+        assert!(!history.grant(at(1000)) && history.grant(at(1100)));
+        assert_eq!(visits(&mut history, at(1200)), VISITS);
+        assert!(!history.grant(at(3100)) && history.grant(at(3200)));
+        assert_eq!(visits(&mut history, at(3400)), VISITS, "it has lasted");
+        assert!(history.grant(at(3400)));
+        assert_eq!(visits(&mut history, at(200_000)), 0, "that is not often");
     }
 }
