@@ -28,10 +28,9 @@ pub struct Ticket(u64);
 
 /// A lane, and the callback of its that runs.
 #[derive(Debug)]
-struct Turn<L, M> {
+struct Turn<L> {
     lane: L,
     ticket: Ticket,
-    waiting: VecDeque<M>,
     /// When another thread first looked around while messages waited.
     noticed: Option<Instant>,
 }
@@ -40,7 +39,9 @@ struct Turn<L, M> {
 /// threads.
 #[derive(Debug)]
 pub struct Turns<L, M> {
-    turns: Vec<Turn<L, M>>,
+    turns: Vec<Turn<L>>,
+    /// Messages that wait for a turn that runs, oldest first, each with its lane.
+    waiting: VecDeque<(Ticket, L, M)>,
     /// Messages whose lane has become free, oldest first, each with its lane.
     ready: VecDeque<(L, M)>,
     issued: u64,
@@ -49,13 +50,19 @@ pub struct Turns<L, M> {
 impl<L: Copy + PartialEq, M> Turns<L, M> {
     /// Nothing runs.
     pub fn new() -> Self {
-        Turns { turns: Vec::new(), ready: VecDeque::new(), issued: 0 }
+        Turns { turns: Vec::new(), waiting: VecDeque::new(), ready: VecDeque::new(), issued: 0 }
+    }
+
+    /// A callback runs on a turn.
+    #[inline(always)] // whenever a thread enters
+    pub fn are_running(&self) -> bool {
+        !self.turns.is_empty()
     }
 
     /// Nothing waits.
     #[inline]
     pub fn hold_up_nothing(&self) -> bool {
-        self.ready.is_empty() && self.turns.iter().all(|turn| turn.waiting.is_empty())
+        self.ready.is_empty() && self.waiting.is_empty()
     }
 
     /// Messages are ready whose lanes have become free: they are older than any that is to come.
@@ -65,23 +72,36 @@ impl<L: Copy + PartialEq, M> Turns<L, M> {
     }
 
     /// A message may go up now, on this turn; or it waits for the turn of its lane that runs.
+    #[inline]
     pub fn begin(&mut self, lane: L, message: M) -> Option<(M, Ticket)> {
-        if let Some(turn) = self.turns.iter_mut().find(|turn| turn.lane == lane) {
-            turn.waiting.push_back(message);
+        if let Some(turn) = self.turns.iter().find(|turn| turn.lane == lane) {
+            self.waiting.push_back((turn.ticket, lane, message));
             return None;
         }
         self.issued += 1;
         let ticket = Ticket(self.issued);
-        self.turns.push(Turn { lane, ticket, waiting: VecDeque::new(), noticed: None });
+        self.turns.push(Turn { lane, ticket, noticed: None });
         Some((message, ticket))
     }
 
     /// The message of this turn has gone up, if it has not been found to have before.
+    #[inline]
     pub fn end(&mut self, ticket: Ticket) {
         let Some(at) = self.turns.iter().position(|turn| turn.ticket == ticket) else { return };
-        let Turn { lane, waiting, .. } = self.turns.swap_remove(at);
+        self.turns.swap_remove(at);
+        if !self.waiting.is_empty() {
+            self.release(ticket);
+        }
+    }
+
+    /// What has waited for this turn is ready.
+    #[cold]
+    fn release(&mut self, ended: Ticket) {
+        let all = std::mem::take(&mut self.waiting).into_iter();
+        let (released, waiting): (VecDeque<_>, _) = all.partition(|&(ticket, ..)| ticket == ended);
+        self.waiting = waiting;
         // Older than what is left of the lane among the ready ones: that has been looked at since.
-        for message in waiting.into_iter().rev() {
+        for (_, lane, message) in released.into_iter().rev() {
             self.ready.push_front((lane, message));
         }
     }
@@ -102,7 +122,9 @@ impl<L: Copy + PartialEq, M> Turns<L, M> {
     /// be asked when there is nothing else to do.
     pub fn end_overdue(&mut self, now: impl Fn() -> Instant) -> bool {
         let mut overdue = None;
-        for turn in self.turns.iter_mut().filter(|turn| !turn.waiting.is_empty()) {
+        let waiting = &self.waiting;
+        let waits = |turn: &&mut Turn<L>| waiting.iter().any(|&(ticket, ..)| ticket == turn.ticket);
+        for turn in self.turns.iter_mut().filter(waits) {
             let noticed = *turn.noticed.get_or_insert_with(&now);
             if now().duration_since(noticed) >= PATIENCE {
                 overdue = Some(turn.ticket);
@@ -123,8 +145,9 @@ mod tests {
     #[test]
     fn a_lane_has_one_turn_at_a_time_and_others_go_on() {
         let mut turns = Turns::new();
+        assert!(!turns.are_running());
         let (_, first) = turns.begin('a', 1).unwrap();
-        assert!(turns.hold_up_nothing());
+        assert!(turns.are_running() && turns.hold_up_nothing());
         assert_eq!(turns.begin('a', 2), None);
         assert!(!turns.hold_up_nothing(), "it waits for a turn");
         assert!(turns.begin('b', 1).is_some());
