@@ -9,8 +9,10 @@
 //! The software device has its state behind such a lock, and the plugin each module's, in jobs of MPI_THREAD_MULTIPLE.
 
 mod barrier;
+/// The protocol of the lock.
 pub mod bias;
 mod lock;
+/// Atomics, or those of loom.
 pub mod word;
 
 pub use lock::{Guard, Lock, Owned, thread_id};
