@@ -6,7 +6,7 @@
 //! bias      how the owner of a biased lock and its visitors keep out of each other's way
 //! lock      that lock: a few plain loads and stores for the thread that uses it most
 //! ```
-//! The software device has its state behind such a lock, and the plugin each module's, in jobs of MPI_THREAD_MULTIPLE.
+//! The software device has its state behind such a lock, and the plugin each module's, which it takes where more than one thread enters.
 
 mod barrier;
 /// The protocol of the lock.

@@ -32,7 +32,7 @@ use std::cell::UnsafeCell;
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 use sync::Guard;
 use turns::Turns;
 use verbs::{Atomics, LKey, RKey, RdmaOp, Sge};
@@ -140,12 +140,13 @@ impl State {
         }
     }
 
-    /// The module is entered: if a callback has it done, that has taken its message.
+    /// Runs `f`. If it is a callback that enters, that has taken its message.
     #[inline(always)] // whenever a thread enters
-    fn end_turn(&mut self) {
+    fn entered<R>(&mut self, f: impl FnOnce(&mut State) -> R) -> R {
         if self.turns.are_running() {
             self.end_own_turn();
         }
+        f(self)
     }
 
     fn end_own_turn(&mut self) {
@@ -160,14 +161,11 @@ impl State {
     }
 }
 
-/// There is more than one module.
-static SEVERAL: AtomicBool = AtomicBool::new(false);
-
 /// A callback that enters a module, whichever that is, has taken its message. If there is one module only, it looks for itself
-/// ([`State::end_turn`]).
+/// ([`State::entered`]).
 #[inline]
 fn end_turn() {
-    if SEVERAL.load(Ordering::Relaxed) {
+    if Module::are_several() {
         end_turn_of_any();
     }
 }
@@ -293,7 +291,6 @@ impl Module {
     /// Makes these the modules that `progress_all` walks over.
     pub fn chain(modules: &[&'static Module]) {
         let raw = |module: &'static Module| std::ptr::from_ref(module).cast_mut();
-        SEVERAL.store(modules.len() > 1, Ordering::Relaxed);
         modules.windows(2).for_each(|pair| pair[0].next.store(raw(pair[1]), Ordering::Release));
         FIRST.store(modules.first().map_or(std::ptr::null_mut(), |first| raw(first)), Ordering::Release);
     }
@@ -305,6 +302,12 @@ impl Module {
         unsafe { link.load(Ordering::Acquire).as_ref() }
     }
 
+    /// This process has more than one module.
+    #[inline]
+    fn are_several() -> bool {
+        Module::linked(&FIRST).is_some_and(|first| !first.next.load(Ordering::Relaxed).is_null())
+    }
+
     /// Every module of this process.
     fn all() -> impl Iterator<Item = &'static Module> {
         std::iter::successors(Module::linked(&FIRST), |this| Module::linked(&this.next))
@@ -314,25 +317,17 @@ impl Module {
     #[inline]
     pub fn with<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
         let _guard = (self.abi.uses_threads() || self.state.is_shared()).then(|| self.locked());
-        let enter = |state: &mut State| {
-            state.end_turn();
-            f(state)
-        };
         // SAFETY: either the lock is held, or Open MPI has promised that only one thread calls us and none of ours does;
         // and `f` does not call out, so that no second borrow can begin before this one ends.
-        unsafe { self.state.enter(enter) }
+        unsafe { self.state.enter(|state| state.entered(f)) }
     }
 
     /// As `with`, among other threads, and only if none of them is in the module or wants to be.
     fn if_free<R>(&self, f: impl FnOnce(&mut State) -> R) -> Option<R> {
         end_turn();
         let _guard = self.state.try_lock()?;
-        let enter = |state: &mut State| {
-            state.end_turn();
-            f(state)
-        };
         // SAFETY: the lock is held, and `f` does not call out.
-        Some(unsafe { self.state.enter(enter) })
+        Some(unsafe { self.state.enter(|state| state.entered(f)) })
     }
 
     /// As `with`, of a thread whose callback has just returned: it has no turn any more.
