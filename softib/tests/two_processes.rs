@@ -285,6 +285,7 @@ fn owner() {
 
 /// Of the owner's pattern: a part that is sent in pieces, and one that is fetched in a microsecond or two.
 const SOME: usize = 200_000;
+const MIDDLE: usize = 60_000;
 const FEW: usize = 8;
 
 /// Reads so many bytes of the owner's pattern until `enough` of what softib has counted.
@@ -450,7 +451,7 @@ fn what_a_polling_owner_is_given_is_written_once() {
     Child::start_with("giver", ENOUGH_PROCESSORS).finish();
 }
 
-/// Where there are more processes than processors the peer may not be running: what is moved in a microsecond or two is not left to it.
+/// Where there are more processes than processors the peer may not be running: what is moved in a few microseconds is not left to it.
 #[test]
 fn a_peer_that_may_not_be_running_is_not_asked_for_little() {
     Child::start_with("crowded", &[("SOFTIB_PROCESSORS", "1")]).finish();
@@ -460,17 +461,21 @@ fn crowded() {
     let dev = Dev::open();
     unsafe { (softib::driver_table().await_writes.unwrap())() };
     let (qp, mut buf, child, at) = with_owner(&dev);
+    let beyond = at.0 + 2 * SOME as u64;
     for value in 0..100 {
         (0..100).for_each(|_| assert!(poll(qp.cq).is_none()));
         buf.data[..FEW].fill(value);
-        assert_eq!(qp.rdma(1, IBV_WR_RDMA_WRITE, buf.sge(0, FEW), at.0 + 8, at.1), 0);
+        assert_eq!(qp.rdma(1, IBV_WR_RDMA_WRITE, buf.sge(0, FEW), beyond, at.1), 0);
         assert_eq!(qp.wait().status, IBV_WC_SUCCESS);
-        assert_eq!(qp.rdma(1, IBV_WR_RDMA_READ, buf.sge(FEW, FEW), at.0 + 8, at.1), 0);
+        assert_eq!(qp.rdma(1, IBV_WR_RDMA_READ, buf.sge(FEW, FEW), beyond, at.1), 0);
         assert_eq!(qp.wait().status, IBV_WC_SUCCESS);
         assert!(buf.data[FEW..2 * FEW].iter().all(|byte| *byte == value));
+        assert_eq!(qp.rdma(1, IBV_WR_RDMA_READ, buf.sge(FEW, MIDDLE), beyond, at.1), 0);
+        assert_eq!(qp.wait().status, IBV_WC_SUCCESS);
     }
     let stats = softib::stats();
-    assert_eq!((stats.rdma_ring, stats.rdma_direct), (0, 200));
+    assert_eq!((stats.rdma_ring, stats.rdma_direct), (0, 300));
+    read_until(&qp, &mut buf, (at, SOME), |now| now.rdma_ring >= 5);
     buf.data[0] = ENDS;
     assert_eq!(qp.rdma(1, IBV_WR_RDMA_WRITE, buf.sge(0, 1), at.0, at.1), 0);
     assert_eq!(qp.wait().status, IBV_WC_SUCCESS);

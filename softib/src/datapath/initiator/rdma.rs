@@ -21,14 +21,14 @@ use crate::objects::grant::Grant;
 use crate::objects::mr::Mrs;
 use crate::objects::peer::Link;
 use crate::objects::qp::Qp;
-use crate::objects::work::{Remote, SHORT, Step, WORD, Work};
+use crate::objects::work::{Remote, Step, WORD, Work};
 use crate::objects::world::World;
 use crate::shm::ring;
 use crate::shm::segment::Segment;
 use rdma_sys::*;
 
-/// From here on it is worth the wait to ask a peer that has polled until it stopped some milliseconds ago: that it communicates again, as we
-/// do, is likely, and fetching takes as long as the wait for one that does not.
+/// From here on it is worth the wait to ask a peer that has polled until it stopped some milliseconds ago, or that shares a processor with
+/// others and may not be running: that it communicates again, as we do, is likely, and fetching takes as long as the wait for one that does not.
 const LEAST_AWAITED: u32 = 64 << 10;
 
 /// Carries an RDMA request to the connected queue pair out.
@@ -133,8 +133,7 @@ impl<P: Path> Way<'_, P> {
     /// answer.
     fn is_moved_sooner(&mut self, work: &Work) -> bool {
         let reads = work.opcode == IBV_WR_RDMA_READ;
-        // What is moved in some microseconds is not worth the wait for a peer that may not be running.
-        let is_long = reads && work.len >= SHORT;
+        let is_long = reads && work.len >= LEAST_AWAITED;
         let may = !work.unsent && (is_long || !self.is_crowded && (reads || work.may_give));
         if !may || !self.polls || self.peer.is_self() {
             return false;
