@@ -202,6 +202,7 @@ fn post_one(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr) -> Result<(), Errno> {
     let most = qp.cap.max_send_sge.min(SHORT_SGES);
     // SAFETY: the program passes num_sge elements at sg_list.
     let done = match unsafe { sge_list(wr.sg_list, wr.num_sge, most) } {
+        Ok(sges) if initiator::asks(wr.opcode) && initiator::ask_short(qp, w, wr, sges) => Short::Sent,
         Ok(sges) if !sges.is_empty() && qp.kind == IBV_QPT_XRC_SEND => {
             initiator::send_short_over_xrc(qp, w, wr, sges)
         }

@@ -29,7 +29,13 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc)
         match state.poll_short::<true>(cq_key(cq), unsafe { &mut *wc.cast() }) {
             Short::Nothing => return 0,
             Short::Taken if count == 1 || !state.has_next() => return 1,
-            Short::Other => {}
+            Short::Other => {
+                // SAFETY: the program passes room for `count` completions, which is one at least.
+                let polled = poll_waiting(state, cq_key(cq), unsafe { &mut *wc.cast() });
+                if let Some(polled) = polled {
+                    return polled as c_int;
+                }
+            }
             // SAFETY: the program passes a CQ of ours and room for `count` completions.
             Short::Careful => return unsafe { poll_other::<false>(engine, state, (cq, count, wc)) },
             // SAFETY: the program passes a CQ of ours and room for `count` completions.
@@ -40,6 +46,12 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc)
     }
     // SAFETY: the program passes a CQ of ours and room for `count` completions.
     unsafe { poll_generally(cq, count, wc) }
+}
+
+/// As [`State::poll_waiting`].
+#[inline(never)]
+fn poll_waiting(mut state: Owned<'_, State>, key: usize, to: &mut MaybeUninit<ibv_wc>) -> Option<usize> {
+    catch_unwind(AssertUnwindSafe(|| state.poll_waiting(key, to))).unwrap_or(None)
 }
 
 /// The next message is longer than a cell, or comes over XRC, and is alone most often.
@@ -228,12 +240,7 @@ fn poll_queue(
     let mut polled = 0;
     for to in out {
         let popped = cq.pop_with(|cqe, at| {
-            if let Some((index, generation, upto)) = cqe.retire
-                && let Some(qp) = qps.get_mut(index as usize)
-                && qp.generation == generation
-            {
-                qp.sq_retired = upto;
-            }
+            qps.retire(cqe.retire);
             to.write(cqe.wc);
             if let Some(stamp) = stamp.as_deref_mut() {
                 *stamp = at.copied().unwrap_or_default();

@@ -10,6 +10,21 @@ use crate::objects::work::{Queued, Work};
 use crate::objects::world::World;
 use rdma_sys::*;
 
+/// The `ibv_wc_opcode` of a request's completion.
+#[inline]
+pub fn code_of(opcode: u32) -> u32 {
+    match opcode {
+        IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM => IBV_WC_RDMA_WRITE,
+        IBV_WR_RDMA_READ => IBV_WC_RDMA_READ,
+        IBV_WR_ATOMIC_CMP_AND_SWP => IBV_WC_COMP_SWAP,
+        IBV_WR_ATOMIC_FETCH_AND_ADD => IBV_WC_FETCH_ADD,
+        IBV_WR_ATOMIC_WRITE => IBV_WC_ATOMIC_WRITE,
+        IBV_WR_BIND_MW => IBV_WC_BIND_MW,
+        IBV_WR_LOCAL_INV => IBV_WC_LOCAL_INV,
+        _ => IBV_WC_SEND,
+    }
+}
+
 impl Qp {
     /// Moves to the error state, for something that the peer has sent: what came before it has been delivered, so everything that
     /// is outstanding is flushed at once. For other causes there is [`Self::begin_end`].
@@ -114,20 +129,10 @@ impl Qp {
         if status == IBV_WC_SUCCESS && !work.signalled {
             return;
         }
-        let opcode = match work.opcode {
-            IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM => IBV_WC_RDMA_WRITE,
-            IBV_WR_RDMA_READ => IBV_WC_RDMA_READ,
-            IBV_WR_ATOMIC_CMP_AND_SWP => IBV_WC_COMP_SWAP,
-            IBV_WR_ATOMIC_FETCH_AND_ADD => IBV_WC_FETCH_ADD,
-            IBV_WR_ATOMIC_WRITE => IBV_WC_ATOMIC_WRITE,
-            IBV_WR_BIND_MW => IBV_WC_BIND_MW,
-            IBV_WR_LOCAL_INV => IBV_WC_LOCAL_INV,
-            _ => IBV_WC_SEND,
-        };
         let wc = ibv_wc {
             wr_id: work.wr_id,
             status,
-            opcode,
+            opcode: code_of(work.opcode),
             vendor_err: if status == IBV_WC_RETRY_EXC_ERR { self.why_silent(w) } else { 0 },
             byte_len: work.len,
             qp_num: self.num,

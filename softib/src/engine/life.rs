@@ -169,6 +169,7 @@ fn start(plan: Plan) -> Result<Engine, Errno> {
         looked: None,
         was_elsewhere: false,
         in_burst: false,
+        expects: 0,
         lender: None,
     };
     let inbound = Inbound::new(inlets, barrier);

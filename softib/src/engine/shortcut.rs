@@ -10,7 +10,8 @@
 
 use super::inbound::Inbound;
 use super::state::State;
-use crate::datapath::responder::{From, Short, Way, meaning, take_over_xrc, take_short};
+use crate::datapath::initiator::take_answer;
+use crate::datapath::responder::{From, Short, Way, answer_short, meaning, take_over_xrc, take_short};
 use crate::objects::cq::Cq;
 use crate::objects::world::{Stats, World};
 use crate::shm::cell::{Head, INLINE_MAX, op};
@@ -20,6 +21,9 @@ use std::mem::MaybeUninit;
 
 /// Other rings are looked for once in so many messages of a ring that always has one.
 const LOOK_AROUND: u32 = 64;
+
+/// A poll that expects an answer looks for it once in so many times: each look may take the line from its sender.
+const LOOK_EVERY: u32 = 3;
 
 /// One of several hot rings that has had nothing in so many looks that found nothing is not looked at any more, for each costs all such looks.
 /// That senders are told takes a system call.
@@ -97,6 +101,43 @@ impl State {
             }
         }
         (taken, Short::Nothing)
+    }
+
+    /// Polls queue `key` where [`Self::poll_short`] leads no further: for a completion that waits alone, for the answer to the only request
+    /// that waits, or a short request for memory. How many completions have been handed over, if it was one of these.
+    #[inline(always)]
+    pub fn poll_waiting(&mut self, key: usize, to: &mut MaybeUninit<ibv_wc>) -> Option<usize> {
+        let State { qps, inbound, w } = self;
+        let cq = w.cqs.get_mut(key).filter(|_| inbound.owner.is_application())?;
+        if cq.len() == 1 {
+            cq.pop_with(|cqe, _| {
+                qps.retire(cqe.retire);
+                to.write(cqe.wc);
+            });
+            return Some(1);
+        }
+        let may_take = cq.is_open() && w.doomed.is_empty() && w.replies.is_empty() && w.lender.is_none();
+        let ring = inbound.rings.get_mut(inbound.turn)?.as_mut().filter(|_| may_take)?;
+        if w.expects > 0 {
+            w.expects -= 1;
+            if !w.expects.is_multiple_of(LOOK_EVERY) {
+                return Some(0);
+            }
+            if !ring.is_ready() {
+                return (inbound.look_around(&mut w.stats) == Short::Nothing).then_some(0);
+            }
+        }
+        if ring.taken().is_multiple_of(LOOK_AROUND) {
+            return None;
+        }
+        let (found, from) = (ring.peek_message()?, From { incarnation: ring.incarnation });
+        let polled = match found.head.op {
+            op::RESPONSE => take_answer(qps, w, (key, from.incarnation), &found, to)?,
+            _ if answer_short(qps, w, from, &found) => 0,
+            _ => return None,
+        };
+        ring.consume(&found);
+        Some(polled)
     }
 
     /// The ring whose turn it is holds a message.

@@ -205,6 +205,17 @@ impl Qps {
         self.table.get_mut(index)?.as_deref_mut()
     }
 
+    /// A completion has been polled: the send queue that it frees, up to where ([`Cqe`](super::cq::Cqe)).
+    #[inline]
+    pub fn retire(&mut self, retire: Option<(u16, u32, u32)>) {
+        if let Some((index, generation, upto)) = retire
+            && let Some(qp) = self.get_mut(index as usize)
+            && qp.generation == generation
+        {
+            qp.sq_retired = upto;
+        }
+    }
+
     /// All queue pairs.
     pub fn iter(&self) -> impl Iterator<Item = &Qp> {
         self.table.iter().filter_map(|qp| qp.as_deref())
@@ -222,6 +233,13 @@ pub fn number(slot: usize, index: usize) -> u32 {
 }
 
 impl Qp {
+    /// A cell is from the connected queue pair, and nothing is unusual about ours.
+    #[inline(always)]
+    pub fn is_usually_from(&self, head: &Head, incarnation: u64) -> bool {
+        let meaning = Head::meaning(op::SEND, flag::FIRST | flag::LAST, head.dst);
+        self.short && self.usual == Usual { incarnation, src_qpn: head.src_qpn, meaning, cq: self.usual.cq }
+    }
+
     /// The link that a request has just gone through.
     #[inline]
     pub fn last_link(&mut self) -> Option<&mut Link> {

@@ -90,8 +90,9 @@ pub struct Answer {
     pub status: u32,
     /// RDMA READ: what is to be sent.
     pub read: Option<Target>,
-    /// The number of an ASK: its requester can fetch the data itself. If it is not granted, nothing is wrong.
-    pub ask: Option<u32>,
+    /// The number of an ASK, and the ring of ours that it has come through: its requester can fetch the data itself. If it is not granted,
+    /// nothing is wrong.
+    pub ask: Option<(u32, usize)>,
     /// Bytes of that which are in the ring.
     pub sent: u32,
     /// Atomics: what was there before.

@@ -156,6 +156,8 @@ pub struct Found {
     pub fixed: *const u8,
     /// Over XRC: what it goes through.
     pub via: Via,
+    /// Which of the receiver's rings it has come through.
+    pub ring: usize,
     /// Where the bulk of the ring goes on behind it, and how many bytes of that are in use from this cell on.
     pub(super) bulk: u32,
     pub(super) used: u32,

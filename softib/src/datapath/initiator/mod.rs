@@ -15,7 +15,7 @@
 //!   closes while a message is put into its ring (`engine::ending`).
 //!
 //! ```text
-//! submit     a request is posted                  short      the short way of a SEND, and short_xrc that over XRC
+//! submit     a request is posted                  short      the short way of a SEND, short_xrc that over XRC, short_rdma that of a READ
 //! queue      what waits, for what, how long       fates      what a plan of faults does to it
 //! attempt    one try: which way a request goes    finish     its end
 //!
@@ -42,6 +42,7 @@ mod queue;
 mod rdma;
 mod ring;
 mod short;
+mod short_rdma;
 mod short_xrc;
 mod submit;
 mod transit;
@@ -52,5 +53,6 @@ mod xrc;
 pub use answer::{answered, response_arrived};
 pub use queue::{advance, tell_drained};
 pub use short::{Rest, SHORT_SGES, Short, finish_short, send_short};
+pub use short_rdma::{ask_short, asks, take_answer};
 pub use short_xrc::send_short as send_short_over_xrc;
 pub use submit::submit;

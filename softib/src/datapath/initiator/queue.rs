@@ -19,6 +19,7 @@ pub fn enqueue(qp: &mut Qp, w: &mut World, work: Work, sges: &[ibv_sge], step: S
     let mut queued = Queued::new(work, sges, Wait::Turn, qp.attr.rnr_retry);
     let spent = wait_for(qp, w, &mut queued, step);
     qp.sq.push_back(queued);
+    w.expects = 0;
     if let Some(status) = spent {
         return finish_head(qp, w, status);
     }

@@ -55,7 +55,7 @@ pub fn attempt(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) ->
 
 /// Whether the data of a WRITE may be handed to a peer that polls. It is not there then before one of the two has polled again, which the
 /// program has said that it does: others leave it to the device, and wait for data in memory.
-fn may_give(qp: &Qp, w: &World, work: &Work) -> bool {
+pub fn may_give(qp: &Qp, w: &World, work: &Work) -> bool {
     let is_write = matches!(work.opcode, IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM);
     is_write && w.peers.awaits_writes && qp.kind == IBV_QPT_RC && !mappings::are_checked()
 }
@@ -146,6 +146,14 @@ impl<P: Path> Way<'_, P> {
             && comes_soon
             && self.peer.ring.is_watched()
             && (reads || self.peer.ring.may_give(work.len.min(PIECE)))
+    }
+
+    /// Whether the peer carries this request out as things stand: nothing is to be found out before, and it does not refuse.
+    #[inline]
+    pub fn may_ask(&mut self, work: &Work) -> bool {
+        let grants = self.link.view.access & needed(work) != 0;
+        let is_known = self.peer.reachable == Some(true) && self.link.unasked == 0;
+        grants && (matches!(work.remote, Remote::Word { .. }) || is_known && self.is_moved_sooner(work))
     }
 
     /// The peer was late with the answer to this READ, or WRITE, which is done without it. From now on the peer leaves the memory alone,

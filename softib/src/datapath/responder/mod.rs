@@ -6,6 +6,7 @@
 //! window    SEND with invalidation                          rdma     requests for memory, and their answers
 //! xrc       what has come through a queue pair of a domain  events   asynchronous events of receive queue pairs
 //! receiver  what sets those two apart                       placing  where bytes and completions go
+//! short_rdma  the short way of a question for little
 //! ```
 
 mod cell;
@@ -18,6 +19,7 @@ pub mod rdma;
 mod receive;
 mod receiver;
 mod short;
+mod short_rdma;
 mod short_xrc;
 mod window;
 /// Messages for XRC SRQs.
@@ -26,4 +28,5 @@ pub mod xrc;
 pub use cell::cell;
 pub use placing::From;
 pub use short::{Short, Way, meaning, take_short};
+pub use short_rdma::answer_short;
 pub use short_xrc::take_over_xrc;

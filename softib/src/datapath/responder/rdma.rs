@@ -74,9 +74,10 @@ impl Responder<'_> {
     }
 
     /// Answers an ASK with data, or says that none comes.
-    fn offer(&self, w: &mut World, (number, ask): (u32, u32), read: Option<Target>) {
+    fn offer(&self, w: &mut World, found: &Found, read: Option<Target>) {
         let status = if read.is_some() { IBV_WC_SUCCESS } else { NOT_SENT };
-        let answer = Answer { number, status, read, ask: Some(ask), ..Answer::default() };
+        let (number, ask) = (found.head.pos, Some((found.head.imm, found.ring)));
+        let answer = Answer { number, status, read, ask, ..Answer::default() };
         w.replies.push_back(Reply { asked: self.asked(), answer });
     }
 
@@ -101,12 +102,12 @@ impl Responder<'_> {
     }
 }
 
-fn grant_of(qp: &Qp) -> Grant {
+pub(super) fn grant_of(qp: &Qp) -> Grant {
     Grant { access: qp.offers(), pd: qp.pd as u32, qpn: qp.num }
 }
 
 /// Where a target is that a request needs `need` on. Err: why the request is refused.
-fn granted(grant: &Grant, mrs: &Mrs, target: &Target, need: u32) -> Result<u64, u32> {
+pub(super) fn granted(grant: &Grant, mrs: &Mrs, target: &Target, need: u32) -> Result<u64, u32> {
     if !grant.offers(need) {
         return Err(IBV_WC_REM_INV_REQ_ERR);
     }
@@ -160,7 +161,8 @@ fn write_part(grant: &Grant, w: &World, found: &Found) -> Result<(), u32> {
 pub fn gift_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
     let head = &found.head;
     if qp.unplaced != Some(head.pos) {
-        qp.unplaced = place_gift(qp, w, found).is_none().then_some(head.pos);
+        let placed = place_gift(&grant_of(qp), &w.mrs, &w.segment.map, found);
+        qp.unplaced = placed.is_none().then_some(head.pos);
     }
     if head.flags & flag::LAST != 0 {
         let status = if qp.unplaced.take().is_none() { IBV_WC_SUCCESS } else { NOT_SENT };
@@ -170,16 +172,16 @@ pub fn gift_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
 }
 
 /// Places a part of it, unless it is not permitted, or has been taken back.
-fn place_gift(qp: &Qp, w: &World, found: &Found) -> Option<()> {
-    let (head, gift, map) = (&found.head, Gift::parse(found), &w.segment.map);
-    let all = granted(&grant_of(qp), &w.mrs, &gift.target, IBV_ACCESS_REMOTE_WRITE).ok()?;
+#[inline]
+pub(super) fn place_gift(grant: &Grant, mrs: &Mrs, map: &Map, found: &Found) -> Option<()> {
+    let (head, gift) = (&found.head, Gift::parse(found));
+    let all = granted(grant, mrs, &gift.target, IBV_ACCESS_REMOTE_WRITE).ok()?;
     let to = gift.place_of(all, head.len)?;
-    let row = qp.link.as_ref().and_then(|link| ring::of_sender(map, link.slot, link.incarnation))?;
     // SAFETY: the range lies in a valid MR with remote write (checked); the payload has len bytes.
     let copy = || unsafe { copy::write_in_order(found.payload, to as *mut u8, head.len as usize) };
     match head.flags & flag::LAST {
-        0 => ring::while_asked(map, row, head.imm, copy),
-        _ => ring::while_given(map, row, head.imm, copy),
+        0 => ring::while_asked(map, found.ring, head.imm, copy),
+        _ => ring::while_given(map, found.ring, head.imm, copy),
     }
 }
 
@@ -192,7 +194,7 @@ fn read_asked(mut responder: Responder<'_>, w: &mut World, found: &Found) {
     let target = Target::parse(found);
     let granted = granted(&responder.grant(), &w.mrs, &target, IBV_ACCESS_REMOTE_READ);
     if found.head.op & !op::XRC == op::ASK {
-        return responder.offer(w, (found.head.pos, found.head.imm), granted.ok().map(|_| target));
+        return responder.offer(w, found, granted.ok().map(|_| target));
     }
     match granted {
         Ok(_) => responder.answer(w, found.head.pos, Some(target), None),
@@ -206,18 +208,18 @@ pub fn atomic_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
 }
 
 fn atomic_asked(mut responder: Responder<'_>, w: &mut World, found: &Found) {
-    match check_atomic(&responder.grant(), w, found) {
+    match check_atomic(&responder.grant(), &w.mrs, found) {
         Ok(place) => responder.answer(w, found.head.pos, None, carry_out(place, found)),
         Err(status) => responder.refuse(w, found.head.pos, status),
     }
 }
 
 /// Where the word of an atomic is. Err: a completion status.
-fn check_atomic(grant: &Grant, w: &World, found: &Found) -> Result<u64, u32> {
+pub(super) fn check_atomic(grant: &Grant, mrs: &Mrs, found: &Found) -> Result<u64, u32> {
     let target = Target { len: WORD, ..Target::parse(found) };
     let writes = found.head.op & !op::XRC == op::ATOMIC_WRITE;
     let need = if writes { IBV_ACCESS_REMOTE_WRITE } else { IBV_ACCESS_REMOTE_ATOMIC };
-    let place = granted(grant, &w.mrs, &target, need)?;
+    let place = granted(grant, mrs, &target, need)?;
     // Where offsets are used for addresses, an aligned one may be at a place that is not.
     let aligned = (target.addr | place).is_multiple_of(WORD.into());
     if aligned { Ok(place) } else { Err(IBV_WC_REM_INV_REQ_ERR) }
@@ -239,7 +241,7 @@ pub fn xrc_arrived(w: &mut World, to: &Arrival, found: &Found) {
 }
 
 /// Does an atomic that has been checked; returns the value before, unless it only writes.
-fn carry_out(place: u64, found: &Found) -> Option<u64> {
+pub(super) fn carry_out(place: u64, found: &Found) -> Option<u64> {
     let [first, swap] = operands(found);
     // SAFETY: aligned, and inside a valid MR with the access needed (both checked by the caller);
     // the program vouches for registered memory, and for what else touches the word meanwhile.
@@ -297,18 +299,10 @@ fn peer_of<'a>(peers: &'a mut Peers, link: &Link) -> Option<&'a mut Peer> {
 }
 
 /// Pushes a piece of an answer. None: it answers an ASK that has been withdrawn.
-fn push_if_asked(
-    tables: &Map,
-    link: &Link,
-    ask: Option<u32>,
-    push: impl FnOnce() -> Pushed,
-) -> Option<Pushed> {
+fn push_if_asked(tables: &Map, ask: Option<(u32, usize)>, push: impl FnOnce() -> Pushed) -> Option<Pushed> {
     match ask {
         None => Some(push()),
-        Some(ask) => {
-            let row = ring::of_sender(tables, link.slot, link.incarnation)?;
-            ring::while_asked(tables, row, ask, push)
-        }
+        Some((ask, ring)) => ring::while_asked(tables, ring, ask, push),
     }
 }
 
@@ -337,7 +331,7 @@ fn send_reply(qps: &mut Qps, w: &mut World, at: usize) -> bool {
         // room for len bytes.
         let fill = |to: *mut u8| unsafe { std::ptr::copy_nonoverlapping(from, to, len as usize) };
         let push = || if len == 0 { peer.ring.push(head, |_| ()) } else { peer.ring.push(head, fill) };
-        let Some(pushed) = push_if_asked(&segment.map, link, answer.ask.filter(|_| len != 0), push) else {
+        let Some(pushed) = push_if_asked(&segment.map, answer.ask.filter(|_| len != 0), push) else {
             (answer.read, answer.status) = (None, NOT_SENT);
             continue;
         };

@@ -107,7 +107,7 @@ pub fn sender(map: &Map, index: usize) -> Option<(usize, u64)> {
 }
 
 /// The inbound ring of ours through which this process sends.
-pub fn of_sender(map: &Map, slot: usize, incarnation: u64) -> Option<usize> {
+fn of_sender(map: &Map, slot: usize, incarnation: u64) -> Option<usize> {
     (0..limit(map)).find(|index| sender(map, *index) == Some((slot, incarnation)))
 }
 

@@ -179,7 +179,7 @@ impl RecvRing {
         let (via, bulk, used) = (self.cells.at(self.seq).via(), self.bulk, self.used);
         if head.flags & flag::BULK == 0 {
             let fits = head.len as usize <= INLINE_MAX;
-            return fits.then_some(Found { head, payload: fixed, fixed, via, bulk, used });
+            return fits.then_some(Found { head, payload: fixed, fixed, via, ring: self.index, bulk, used });
         }
         let own = head.op == op::MORE_CELLS || head.op == op::LESS_BULK;
         let most = used.min(self.bulk_len).min(FRAGMENT_MAX as u32);
@@ -188,7 +188,7 @@ impl RecvRing {
         }
         let start = bulk_start(bulk, head.len, used);
         let payload = self.data.bytes(BULK + (start & (used - 1)) as usize, head.len as usize).cast_const();
-        Some(Found { head, payload, fixed, via, bulk: bulk_end(start, head.len), used })
+        Some(Found { head, payload, fixed, via, ring: self.index, bulk: bulk_end(start, head.len), used })
     }
 
     /// As [`Self::peek`], of a cell that brings no usual message.
@@ -211,7 +211,7 @@ impl RecvRing {
         }
         let at = BULK + (start & (used - 1)) as usize;
         let payload = self.data.bytes(at, head.len as usize).cast_const();
-        Some(Found { head, payload, fixed, via, bulk: bulk_end(start, head.len), used })
+        Some(Found { head, payload, fixed, via, ring: self.index, bulk: bulk_end(start, head.len), used })
     }
 
     /// Bytes of the bulk that are in use from a cell on.

@@ -1,0 +1,152 @@
+//! The short way of READs, atomics, and WRITEs that are given, of one buffer, for a peer that polls as we do: the request goes straight into
+//! the ring, and its answer, if that is in one piece, from the ring into the buffer and to the poller.
+//!
+//! The conditions are looked at before anything is done; if one does not hold the general way is taken, and finds out why.
+
+use super::path::Way;
+use super::queue::enqueue;
+use super::rdma::may_give;
+use crate::datapath::ends::code_of;
+use crate::datapath::pieces::PIECE;
+use crate::fabric::MAX_MESSAGE;
+use crate::objects::mr::Mrs;
+use crate::objects::qp::{Qp, Qps};
+use crate::objects::work::{Queued, Remote, Sges, Step, WORD, Work};
+use crate::objects::world::World;
+use crate::shm::cell::{Found, Head, flag, op};
+use crate::shm::copy::copy;
+use crate::shm::layout::QPS;
+use rdma_sys::*;
+use std::mem::MaybeUninit;
+
+/// Polls in which an answer of one piece comes, where its sender looks at its rings.
+const EXPECTED: u32 = 24;
+
+/// Whether a request of this opcode may go this way.
+pub fn asks(opcode: u32) -> bool {
+    matches!(
+        opcode,
+        IBV_WR_RDMA_READ | IBV_WR_RDMA_WRITE | IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD
+    )
+}
+
+/// Posts a request that its peer answers. False: nothing has happened yet.
+#[inline(never)]
+pub fn ask_short(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr, sges: &[ibv_sge]) -> bool {
+    let Some(mut work) = short_request(qp, w, wr, sges) else { return false };
+    work.may_give = may_give(qp, w, &work);
+    let World { peers, stats, segment, .. } = w;
+    let Ok(mut way) = Way::to_peer(qp, peers, stats, segment.incarnation, &work) else { return false };
+    if !way.may_ask(&work) {
+        return false;
+    }
+    let step = match (work.remote, work.may_give) {
+        (Remote::Word { .. }, _) => way.request(&mut work, sges),
+        (_, true) => way.give(&mut work, sges),
+        (_, false) => way.ask(&mut work),
+    };
+    if matches!(step, Step::Room) {
+        return false;
+    }
+    qp.sq_posted = work.number;
+    enqueue(qp, w, work, sges, step);
+    if work.len <= PIECE && w.busy.len() == 1 {
+        w.expects = EXPECTED;
+    }
+    true
+}
+
+/// The request, if nothing is in its way at this end.
+#[inline(always)]
+fn short_request(qp: &Qp, w: &World, wr: &ibv_send_wr, sges: &[ibv_sge]) -> Option<Work> {
+    let [sge] = sges else { return None };
+    let may_go = qp.short && qp.sq.is_empty() && qp.attr.max_rd_atomic > 0;
+    let usual = wr.send_flags & IBV_SEND_INLINE == 0 && !w.is_iwarp();
+    let has_room = qp.sq_posted.wrapping_sub(qp.sq_retired) < qp.cap.max_send_wr;
+    let (writes, len) = (wr.opcode == IBV_WR_RDMA_WRITE, sge.length);
+    let takes = (1..=MAX_MESSAGE).contains(&len) && w.mrs.allows(sge, qp.pd as u32, !writes);
+    let remote = remote_of(wr);
+    let fits = len == WORD || !matches!(remote, Remote::Word { .. });
+    (may_go && usual && has_room && takes && fits).then(|| Work {
+        wr_id: wr.wr_id,
+        opcode: wr.opcode,
+        remote,
+        len,
+        signalled: qp.sig_all || wr.send_flags & IBV_SEND_SIGNALED != 0,
+        number: qp.sq_posted.wrapping_add(1),
+        ..Default::default()
+    })
+}
+
+/// What the request is for.
+#[inline(always)]
+fn remote_of(wr: &ibv_send_wr) -> Remote {
+    if matches!(wr.opcode, IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD) {
+        // SAFETY: the opcode says which member of the union the program has filled.
+        let word = unsafe { wr.wr.atomic };
+        let (addr, rkey) = (word.remote_addr, word.rkey);
+        return Remote::Word { addr, rkey, first: word.compare_add, swap: word.swap };
+    }
+    // SAFETY: the opcode says which member of the union the program has filled.
+    let rdma = unsafe { wr.wr.rdma };
+    Remote::Memory { addr: rdma.remote_addr, rkey: rdma.rkey }
+}
+
+/// Ends the only request that waits with its answer, from process `incarnation`: its completion is the poller's, if that polls queue `cq` for
+/// it, or goes to its own queue. How many the poller has; None: nothing has happened yet.
+#[inline(always)]
+pub fn take_answer(
+    qps: &mut Qps,
+    w: &mut World,
+    (cq, incarnation): (usize, u64),
+    found: &Found,
+    to: &mut MaybeUninit<ibv_wc>,
+) -> Option<usize> {
+    let head = &found.head;
+    let qp = qps.get_mut(head.dst as usize % QPS)?;
+    if !is_plain(head) || !qp.is_usually_from(head, incarnation) || w.busy != [qp.index] || qp.sq.len() != 1 {
+        return None;
+    }
+    let queued = qp.sq.front()?;
+    let buffer = buffer_of(queued, head, &w.mrs, qp.pd as u32)?;
+    // SAFETY: the buffer lies in a valid MR of this PD with local write and has as many bytes as the payload (checked); the program vouches
+    // for registered memory. The payload is len readable bytes.
+    unsafe { copy(found.payload, buffer as *mut u8, head.len as usize) };
+    let Work { wr_id, opcode, len: byte_len, may_give, .. } = queued.work;
+    let wc = ibv_wc { wr_id, opcode: code_of(opcode), byte_len, qp_num: qp.num, ..Default::default() };
+    qp.sq.pop_front();
+    if let Some(link) = qp.link.as_mut() {
+        link.was_in_time();
+        w.peers
+            .attached(link.slot)
+            .filter(|_| may_give)
+            .into_iter()
+            .for_each(|peer| peer.ring.give_is_over());
+    }
+    (qp.busy, w.looked) = (false, None);
+    w.busy.clear();
+    if qp.send_cq != cq {
+        qp.complete_wc(w, wc, head.pos);
+        return Some(0);
+    }
+    qp.sq_retired = head.pos;
+    to.write(wc);
+    Some(1)
+}
+
+/// Nothing was wrong, and all that comes back is here.
+fn is_plain(head: &Head) -> bool {
+    (head.op, head.flags & !flag::BULK, head.imm) == (op::RESPONSE, flag::LAST, IBV_WC_SUCCESS)
+}
+
+/// Where the data of this answer goes, if that is what the request waits for, and its completion is wanted.
+fn buffer_of(queued: &Queued, head: &Head, mrs: &Mrs, pd: u32) -> Option<u64> {
+    let (work, Sges::One(sge)) = (&queued.work, &queued.sges) else { return None };
+    let awaited = queued.wait.is_for_answer() && work.number == head.pos && work.signalled;
+    let comes = match work.opcode {
+        IBV_WR_RDMA_WRITE if work.sent == work.len => 0,
+        _ if work.fetches() && work.sent == 0 => work.len,
+        _ => return None,
+    };
+    (awaited && comes == head.len && mrs.allows(sge, pd, comes != 0)).then_some(sge.addr)
+}
