@@ -21,7 +21,7 @@ thread_local! {
 }
 
 /// Looks of a flush before it notes what it has to wait for, and gives the processor away between two: in most cases all is over by then.
-const LOOKS: u32 = 2;
+const LOOKS: u32 = 16;
 
 impl Module {
     /// Makes a callback that is owed, and notes that it has returned.
