@@ -114,11 +114,14 @@ fn a_flush_ends_behind_sends_that_are_not_signalled() {
         for _ in 0..100 {
             world.step();
         }
-        assert!(world.sides[0].transport.audit().outstanding != 0, "{layout}: {}", world.books());
+        let audit = world.sides[0].transport.audit();
+        assert!(audit.outstanding != 0 && !audit.all_done, "{layout}: {}", world.books());
         let id = world.id(0, 1);
         let mut mark = world.sides[0].transport.begin_flush(Some(id)).pop().expect("sends are ahead");
         world.until("the flush ends", |w| !w.sides[0].transport.is_ahead(&mut mark, &[]));
-        assert_eq!(world.sides[0].transport.audit().outstanding, 0, "{layout}: {}", world.books());
+        let audit = world.sides[0].transport.audit();
+        assert!(audit.outstanding == 0 && audit.all_done, "{layout}: {}", world.books());
+        assert!(world.sides[0].transport.begin_flush(None).is_empty(), "{layout}");
         world.drain();
         world.close();
     }

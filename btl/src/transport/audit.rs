@@ -19,6 +19,8 @@ use crate::protocol::credits::Grant;
 /// A snapshot of a whole transport.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Audit {
+    /// A flush of all endpoints would return at once, without a look at each.
+    pub all_done: bool,
     /// Work requests that have not completed, over all endpoints.
     pub outstanding: u32,
     /// Buffers and operations that the device owns.
@@ -93,6 +95,7 @@ impl<C> Transport<C> {
         let queues = self.tx.queues.iter().zip(&self.rx.queues).enumerate();
         let tally = |(queue, (send, recv))| audit_queue(send, recv, self.rx.slots.tally(queue));
         Audit {
+            all_done: self.is_all_done(),
             outstanding: self.tx.outstanding,
             inflight: self.tx.held.len(),
             pending: self.tx.pending.len(),

@@ -94,12 +94,14 @@ impl<C> Transport<C> {
     /// returned.
     #[inline]
     pub fn owe(&mut self, id: EpId) -> u64 {
+        self.tx.owed += 1;
         self.endpoints.named_mut(id).map_or(0, |ep| ep.owed.add())
     }
 
     /// The callback of this ticket has returned, or will not be called.
     #[inline]
     pub fn called_back(&mut self, id: EpId, ticket: u64) {
+        self.tx.owed = self.tx.owed.saturating_sub(1);
         if let Some(ep) = self.endpoints.named_mut(id) {
             ep.owed.returned(ticket);
         }
@@ -111,8 +113,23 @@ impl<C> Transport<C> {
         self.tx.awaited != 0
     }
 
+    /// All that has been handed to us is done, for whatever endpoint. It may be so though this says no, which it finds without a look at each.
+    #[inline]
+    pub(crate) fn is_all_done(&self) -> bool {
+        let done =
+            self.tx.outstanding == 0 && self.tx.pending.is_empty() && self.tx.owed == 0 && !self.tx.keeps;
+        // Operations that wait are among those whose callbacks are owed.
+        let is_quiet =
+            |ep: &Endpoint<C>| ep.owed.is_empty() && ep.outstanding == 0 && ep.backlog() == ep.rdma.len();
+        debug_assert!(!done || self.endpoints.iter().all(|(_, ep)| is_quiet(ep)));
+        done
+    }
+
     /// What has been handed to us for this endpoint up to now, or for all of them; nothing for one that is gone, or where all is done.
     pub fn begin_flush(&self, of: Option<EpId>) -> Vec<Mark> {
+        if self.is_all_done() {
+            return Vec::new();
+        }
         let mark = |(index, ep): (u32, &Endpoint<C>)| {
             (!is_at_rest(ep)).then(|| Mark::of(EpId { index, generation: ep.generation }, ep))
         };

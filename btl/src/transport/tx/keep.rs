@@ -30,6 +30,7 @@ impl<C> Tx<C> {
     /// What the line of a broken queue pair held is kept, if it is a message or an operation that another one can carry out.
     fn keep_held(&mut self, ep: &mut Endpoint<C>, up: &mut Upcalls<C>, held: Held<C>, by: &Completion) {
         let Some(resume) = &mut ep.resume else { return };
+        self.keeps = true;
         match held {
             Held::Message { to, queue, buf, share, total, .. } => {
                 self.release_slots(to.index, queue.into(), 1);
@@ -51,6 +52,7 @@ impl<C> Tx<C> {
         self.release_slots(index, queue, 1);
         let buf = self.inline_again(ep, queue, span);
         let Some(resume) = &mut ep.resume else { return };
+        self.keeps = true;
         match buf {
             Ok(buf) => resume.retained.messages.push_back(Kept { queue: queue as u8, buf, total: span.len }),
             Err(error) => {

@@ -39,6 +39,10 @@ pub struct Tx<C> {
     pub(super) outstanding: u32,
     /// The signalled ones among them: completions that are on their way, if nothing fails.
     pub(super) awaited: u32,
+    /// Callbacks that the upper layer is owed, for all endpoints.
+    owed: u64,
+    /// Something has been kept for another connection, once at least.
+    keeps: bool,
     /// A failed work request's cause is being looked for.
     seeking: bool,
     /// One for each queue of the layout.
@@ -68,6 +72,8 @@ impl<C> Tx<C> {
             signalling,
             outstanding: 0,
             awaited: 0,
+            owed: 0,
+            keeps: false,
             seeking: false,
             queues,
             words,

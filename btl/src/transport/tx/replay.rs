@@ -33,6 +33,7 @@ impl<C> Tx<C> {
         by: &Completion,
     ) {
         let Some(route) = &mut ep.route else { return };
+        self.keeps = true;
         ep.outstanding -= 1;
         self.outstanding -= 1;
         match held {
