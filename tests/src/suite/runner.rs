@@ -157,12 +157,34 @@ mod tests {
     use crate::mpirun::Transport;
     use crate::programs::Programs;
     use std::cell::RefCell;
+    use std::ops::Deref;
     use std::rc::Rc;
     use std::sync::Mutex;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
-    fn setting() -> Setting {
-        let scratch = std::env::temp_dir().join(format!("oxib-runner-test-{}", std::process::id()));
-        Setting {
+    /// A setting whose folder goes with it.
+    struct Scratch(Setting);
+
+    impl Deref for Scratch {
+        type Target = Setting;
+
+        fn deref(&self) -> &Setting {
+            &self.0
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            std::fs::remove_dir_all(&self.0.sources).unwrap();
+        }
+    }
+
+    fn setting() -> Scratch {
+        static MADE: AtomicUsize = AtomicUsize::new(0);
+        let name =
+            format!("oxib-runner-test-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
+        let scratch = std::env::temp_dir().join(name);
+        Scratch(Setting {
             plugin: scratch.clone(),
             programs: Programs::new(&OpenMpi::in_path(), &scratch, &scratch).unwrap(),
             mpi: OpenMpi::in_path(),
@@ -173,7 +195,7 @@ mod tests {
             sources: scratch,
             all: false,
             drawn: Mutex::new(None),
-        }
+        })
     }
 
     #[test]
@@ -236,7 +258,6 @@ mod tests {
         let failed = vec!["two does not".to_owned()];
         assert_eq!(tally, Tally { passed: 1, failed, ..Tally::default() });
         assert_eq!(tally.to_string(), "1 passed, 1 failed");
-        std::fs::remove_dir_all(setting().target).unwrap();
     }
 
     #[test]
