@@ -119,11 +119,12 @@ impl<C> Upcalls<C> {
         self.0.pop_front()
     }
 
-    /// Whose callback is the oldest, if that is of something that is over; and whether it has succeeded.
+    /// Whose callback is the oldest, if that is of something that is over; whether it has succeeded, and what an atomic has fetched.
     #[inline]
-    pub fn first_completed(&self) -> Option<(&C, bool)> {
+    pub fn first_completed(&self) -> Option<(&C, bool, Option<u64>)> {
         match self.0.front()? {
-            Upcall::Completed { cookie, ok } => Some((cookie, *ok)),
+            Upcall::Completed { cookie, ok } => Some((cookie, *ok, None)),
+            Upcall::Fetched { cookie, value } => Some((cookie, true, Some(*value))),
             _ => None,
         }
     }

@@ -59,13 +59,6 @@ impl Module {
         }
         status
     }
-
-    /// One is over: hands the value before to its caller.
-    pub(super) fn fetched(&'static self, operation: Operation, value: u64) {
-        // SAFETY: the upper layer keeps eight bytes there until its callback, which comes next.
-        unsafe { hand_over(&operation, value) };
-        self.rdma_done(operation, true);
-    }
 }
 
 /// The peer's device would refuse another, and the connection would end with that.
@@ -83,9 +76,12 @@ fn carry_out(word: &AtomicU64, atomic: Atomic) -> u64 {
     word.fetch_update(Ordering::SeqCst, Ordering::SeqCst, change).unwrap_or_else(|was| was)
 }
 
+/// One is over: hands the value before to its caller, whose callback comes next.
+///
 /// # Safety
-/// `operation.local` is NULL, or has room for eight bytes.
-unsafe fn hand_over(operation: &Operation, value: u64) {
+/// `operation` is an atomic's: its `local` is NULL, or has room for eight bytes until the callback.
+#[inline]
+pub(super) unsafe fn hand_over(operation: &Operation, value: u64) {
     if !operation.local.is_null() {
         // SAFETY: the caller promises room; no alignment is assumed.
         unsafe { operation.local.cast::<u64>().write_unaligned(value) };

@@ -7,6 +7,7 @@
 //!            └─> progress_in_turn                                                 Open MPI uses threads: each lane's messages in turn
 //! ```
 
+use super::atomics::hand_over;
 use super::inside;
 use super::turns::Ticket;
 use super::{Cookie, FIRST, Module, Operation, Owed, State, from_raw, to_raw};
@@ -74,13 +75,18 @@ impl State {
         None
     }
 
-    /// The next put or get that is over, if nothing else has come up before it; and whether it has succeeded.
+    /// The next put, get or atomic that is over, if nothing else has come up before it; and whether it has succeeded. What it has fetched is
+    /// where the upper layer wants it.
     #[inline(always)] // with every put and get
     fn over(&mut self) -> Option<(Operation, bool)> {
         let transport = self.transport.as_mut()?;
-        let (cookie, ok) = transport.first_completed()?;
+        let (cookie, ok, fetched) = transport.first_completed()?;
         let operation = self.owed.take_operation(*cookie)?;
         transport.take_first_completed();
+        if let Some(value) = fetched {
+            // SAFETY: only an atomic fetches, and the upper layer keeps eight bytes there until its callback, which comes next.
+            unsafe { hand_over(&operation, value) };
+        }
         Some((operation, ok))
     }
 
@@ -329,10 +335,11 @@ impl Module {
         match self.with(|state| state.owed.take(cookie)) {
             None => {}
             Some(Owed::Operation(operation)) => {
-                self.call_back(operation.endpoint, operation.ticket, || match fetched {
-                    Some(value) => self.fetched(operation, value),
-                    None => self.rdma_done(operation, ok),
-                });
+                if let Some(value) = fetched {
+                    // SAFETY: only an atomic fetches, and the upper layer keeps eight bytes there until its callback, which comes next.
+                    unsafe { hand_over(&operation, value) };
+                }
+                self.call_back(operation.endpoint, operation.ticket, || self.rdma_done(operation, ok));
             }
             Some(Owed::Sent { endpoint, desc, ticket }) => {
                 self.call_back(endpoint, ticket, || self.sent(endpoint, desc, ok));

@@ -375,8 +375,11 @@ impl Channel {
         }
     }
 
-    /// The same of an atomic.
-    fn post_atomic<C>(
+    /// As [`Self::post_rdma`], of an atomic.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn post_atomic<C>(
         &mut self,
         held: &mut Slab<Held<C>>,
         Target { to, queue, srq, .. }: Target,

@@ -193,9 +193,9 @@ impl<C> Transport<C> {
         }
     }
 
-    /// The cookie of what is over, if that is the next thing for the upper layer; and whether it has succeeded.
+    /// The cookie of what is over, if that is the next thing for the upper layer; whether it has succeeded, and what an atomic has fetched.
     #[inline]
-    pub fn first_completed(&self) -> Option<(&C, bool)> {
+    pub fn first_completed(&self) -> Option<(&C, bool, Option<u64>)> {
         self.up.first_completed()
     }
 

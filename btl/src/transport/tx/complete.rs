@@ -7,7 +7,7 @@
 
 use super::Tx;
 use crate::transport::Transport;
-use crate::transport::channel::{Connection, GivesBack, Held, Ledger, LineId, Rdma};
+use crate::transport::channel::{Connection, GivesBack, Held, Ledger, LineId};
 use verbs::{Completion, RdmaOp, Wc, WcStatus};
 
 /// Messages that have completed one after the other.
@@ -40,19 +40,16 @@ impl<C> Tx<C> {
         run
     }
 
-    /// Takes the read or write off that has completed and succeeded, if nothing was posted before it that has not completed.
+    /// Takes the operation off that has completed and succeeded, if nothing was posted before it that has not completed.
     #[inline]
-    fn retire_rdma(&mut self, ledger: &mut Ledger, id: LineId) -> Option<Rdma<C>> {
+    fn retire_operation(&mut self, ledger: &mut Ledger, id: LineId) -> Option<Held<C>> {
         let key = ledger.held_by_oldest(id.line())? as usize;
-        if !matches!(self.held.get(key), Some(Held::Rdma { .. })) {
+        if !matches!(self.held.get(key), Some(Held::Rdma { .. } | Held::Atomic { .. })) {
             return None;
         }
         let (line, _) = ledger.retire(id.line())?;
         self.awaited -= u32::from(line.is_signalled());
-        match self.held.try_remove(key)? {
-            Held::Rdma { rdma, .. } => Some(rdma),
-            Held::Message { .. } | Held::Atomic { .. } => None,
-        }
+        self.held.try_remove(key)
     }
 
     /// Takes the buffer back that is held under this key, if that is a message of the run, which is known by its first one.
@@ -104,10 +101,9 @@ impl<C> Transport<C> {
                 (count, true)
             }
             (None, Some(ledger)) => {
-                if let Some(Rdma { op, cookie, .. }) = self.tx.retire_rdma(ledger, id) {
-                    self.up.completed(cookie, true);
+                if let Some(held) = self.tx.retire_operation(ledger, id) {
                     self.stats.note_run(1);
-                    return self.rdma_done(index, queue, op == RdmaOp::Read);
+                    return self.retire(held, wc, true);
                 }
                 let run = self.tx.retire_run(ledger, wc, id);
                 (run.count, run.last)
@@ -175,6 +171,7 @@ impl<C> Transport<C> {
         None
     }
 
+    #[inline]
     fn retire(&mut self, held: Held<C>, by: &Completion, ok: bool) {
         match held {
             Held::Message { to, queue, buf, share, .. } => {

@@ -54,10 +54,7 @@ impl<C> Transport<C> {
         };
         let rdma = Rdma { op, local, remote, cookie };
         let queue = self.port.layout().largest();
-        if !ep.rdma.is_empty()
-            || ep.route.is_some()
-            || !takes_operation(&self.port, ep, queue, op == RdmaOp::Read)
-        {
+        if !passes(&self.port, ep, queue, op == RdmaOp::Read) {
             ep.rdma.push_back(Operation::Rdma(rdma));
             self.rdma_waits(id.index);
             return Ok(());
@@ -66,20 +63,25 @@ impl<C> Transport<C> {
         let bytes = bytes_of(&rdma);
         // Whose messages flow has a channel, or a route.
         let Some(channel) = &mut ep.lanes[queue].channel else { return Err(rdma.cookie) };
-        match channel.post_rdma(&mut self.tx.held, target, rdma) {
-            Ok(()) => {
-                self.tx.count_posted(ep, true);
-                ep.traffic.add(bytes);
-                ep.rdma_out += 1;
-                self.stats.rdma += 1;
-            }
-            Err(refused) => {
-                let Refused { error, unposted } = *refused;
-                self.tx.take_back(unposted, &mut self.up);
-                self.operation_refused(id.index, &error);
-            }
-        }
+        let posted = channel.post_rdma(&mut self.tx.held, target, rdma);
+        self.begun(id.index, posted, bytes);
         Ok(())
+    }
+
+    /// An operation that nothing was in the way of has been posted, or refused.
+    #[inline(always)] // with every one
+    fn begun(&mut self, index: u32, posted: Result<(), Box<Refused<C>>>, bytes: Traffic) {
+        if let Err(refused) = posted {
+            let Refused { error, unposted } = *refused;
+            self.tx.take_back(unposted, &mut self.up);
+            return self.operation_refused(index, &error);
+        }
+        if let Some(ep) = self.endpoints.get_mut(index) {
+            self.tx.count_posted(ep, true);
+            ep.traffic.add(bytes);
+            ep.rdma_out += 1;
+        }
+        self.stats.rdma += 1;
     }
 
     /// An operation has been put behind those that wait, or is the first to.
@@ -110,15 +112,25 @@ impl<C> Transport<C> {
         let Some(ep) = self.endpoints.named_mut(id).filter(|ep| ep.state().is_open()) else {
             return Err(NotBegun::Lost(cookie));
         };
-        match self.tx.words.take() {
-            Ok(buf) => {
-                let fetch = Box::new(Fetch { atomic, remote, cookie });
-                ep.rdma.push_back(Operation::Atomic { fetch, buf });
-            }
+        let buf = match self.tx.words.take() {
+            Ok(buf) => buf,
             Err(error) => return Err(NotBegun::NoBuffer(error, cookie)),
+        };
+        let (fetch, queue) = (Box::new(Fetch { atomic, remote, cookie }), self.port.layout().largest());
+        let passes = passes(&self.port, ep, queue, true);
+        let target = Target { to: ep.connection(id.index), queue: queue as u8, srq: None, scarce: true };
+        match ep.lanes.get_mut(queue).and_then(|lane| lane.channel.as_mut()).filter(|_| passes) {
+            Some(channel) => {
+                let posted = channel.post_atomic(&mut self.tx.held, target, fetch, buf);
+                self.stats.atomics += u64::from(posted.is_ok());
+                // Its word is not counted.
+                self.begun(id.index, posted, Traffic::default());
+            }
+            None => {
+                ep.rdma.push_back(Operation::Atomic { fetch, buf });
+                self.rdma_waits(id.index);
+            }
         }
-        self.want_send(id.index);
-        self.pump_rdma(id.index);
         Ok(())
     }
 
@@ -215,6 +227,12 @@ impl<C> Transport<C> {
             }
         }
     }
+}
+
+/// Takes the entry of an operation that goes over the endpoint's own queue pair, if nothing is in its way.
+#[inline]
+fn passes<C>(port: &OpenPort, ep: &mut Endpoint<C>, queue: usize, fetches: bool) -> bool {
+    ep.rdma.is_empty() && ep.route.is_none() && takes_operation(port, ep, queue, fetches)
 }
 
 /// Takes the entry of an operation, if one may be posted now as far as the endpoint is concerned; `fetches`: it is a read or an atomic. What
