@@ -11,6 +11,7 @@
  *     bcast   MPI_Bcast: slot s from rank s modulo their number
  *     put     the leader writes into the follower's memory: MPI_Put and MPI_Win_flush, slot by slot
  *     get     the leader reads the follower's memory: MPI_Get and MPI_Win_flush
+ *     fetch   the leader adds nothing to a word of the follower's: MPI_Fetch_and_op and MPI_Win_flush
  *     line    no messages: the first pair has a cache line go to and fro in memory that both map, the least that any message takes
  *
  * The line's memory is reached through /proc, so it is for ranks of one host. */
@@ -182,6 +183,17 @@ static void get(size_t size, int slots) {
     tell_follower();
 }
 
+static void fetch(size_t size, int slots) {
+    static const uint64_t nothing = 0;
+    REQUIRE(size == WORD, "words are of %d bytes, not %zu", WORD, size);
+    for (int s = 0; leads && s < slots; s++) {
+        MPI_Aint at = (MPI_Aint)((size_t)s * size);
+        MPI_Fetch_and_op(&nothing, incoming + at, MPI_UINT64_T, peer, at, MPI_SUM, shown);
+        MPI_Win_flush(peer, shown);
+    }
+    tell_follower();
+}
+
 /* Memory of rank 0 that its peer maps, too. Every rank calls this. */
 static _Atomic unsigned *shared_line(void) {
     long where[2] = {getpid(), -1};
@@ -232,6 +244,7 @@ static const struct kind kinds[] = {
     {"bcast", 1 << 20, 64, broadcast, FROM_ROOTS, 0},
     {"put", 1 << 20, 64, put, ONE_WAY, 0},
     {"get", 1 << 20, 64, get, WAY_BACK, 0},
+    {"fetch", 1 << 20, 64, fetch, WAY_BACK, 0},
     {"line", 64 << 10, 128, hop, NONE, 0},
 };
 
@@ -239,7 +252,7 @@ static const struct kind kinds[] = {
 static void open_for(const struct kind *kind) {
     if (kind->exchange == hop && line == NULL) line = shared_line();
     if (kind->exchange == put && received == MPI_WIN_NULL) open_window(incoming, &received);
-    if (kind->exchange == get && shown == MPI_WIN_NULL) open_window(outgoing, &shown);
+    if ((kind->exchange == get || kind->exchange == fetch) && shown == MPI_WIN_NULL) open_window(outgoing, &shown);
 }
 
 static void close_all(void) {

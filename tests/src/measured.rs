@@ -48,13 +48,15 @@ pub enum Kind {
     Put,
     /// MPI_Get and MPI_Win_flush.
     Get,
+    /// MPI_Fetch_and_op and MPI_Win_flush.
+    Fetch,
     /// No messages: a cache line goes to and fro between the processors of two ranks.
     Line,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 11] = [
+    pub const ALL: [Kind; 12] = [
         Kind::HalfRoundTrip,
         Kind::OneWay,
         Kind::BothWays,
@@ -65,6 +67,7 @@ impl Kind {
         Kind::Broadcast,
         Kind::Put,
         Kind::Get,
+        Kind::Fetch,
         Kind::Line,
     ];
 
@@ -86,6 +89,7 @@ impl Kind {
             Kind::Broadcast => "MPI_Bcast",
             Kind::Put => "MPI_Put",
             Kind::Get => "MPI_Get",
+            Kind::Fetch => "MPI_Fetch_and_op",
             Kind::Line => "cache line",
         }
     }
@@ -103,6 +107,7 @@ impl Kind {
             Kind::Broadcast => "bcast",
             Kind::Put => "put",
             Kind::Get => "get",
+            Kind::Fetch => "fetch",
             Kind::Line => "line",
         }
     }
