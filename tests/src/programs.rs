@@ -1,4 +1,4 @@
-//! Compiles the C programs of `tests/mpi` with `mpicc`, each once: again only when a source is newer.
+//! Compiles the C programs of `tests/mpi` with `mpicc`, each once: again only when its source or a header is newer.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,9 +8,6 @@ use crate::failure::Context;
 use crate::mpirun::indent;
 use crate::process::{Limits, run};
 use crate::{Failure, OpenMpi, Result};
-
-/// What the programs include.
-const HEADERS: [&str; 3] = ["check.h", "btl.h", "measure.h"];
 
 /// Compiled programs and where they lie.
 #[derive(Debug, Clone)]
@@ -38,12 +35,17 @@ impl Programs {
     pub fn compiled(&self, name: &str) -> Result<PathBuf> {
         let source = self.sources.join(format!("{name}.c"));
         let binary = self.binaries.join(name);
-        let headers = HEADERS.iter().map(|header| self.sources.join(header));
-        let newest = headers.chain([source.clone()]).map(|path| modified(&path)).max().flatten();
+        let newest = self.headers().chain([source.clone()]).map(|path| modified(&path)).max().flatten();
         if modified(&binary).is_none() || modified(&binary) < newest {
             compile(&self.mpicc, &source, &binary)?;
         }
         Ok(binary)
+    }
+
+    /// What programs may include.
+    fn headers(&self) -> impl Iterator<Item = PathBuf> + use<> {
+        let all = self.sources.read_dir().into_iter().flatten().flatten().map(|entry| entry.path());
+        all.filter(|path| path.extension().is_some_and(|extension| extension == "h"))
     }
 }
 
