@@ -15,7 +15,7 @@
 //!   closes while a message is put into its ring (`engine::ending`).
 //!
 //! ```text
-//! submit     a request is posted                  short      the short way of a SEND, short_xrc that over XRC, short_rdma that of a READ
+//! submit     a request is posted                  short      the short way of a SEND, and short_xrc that over XRC
 //! queue      what waits, for what, how long       fates      what a plan of faults does to it
 //! attempt    one try: which way a request goes    finish     its end
 //!
@@ -25,7 +25,7 @@
 //!
 //! path       the two ways to a receiver           transit    the peer, a receive of its, its word that it has arrived
 //! direct     memory by our own hand               ring       requests for memory through a ring
-//! answer     what comes back of those
+//! answer     what comes back of those                short_rdma the short way of READs, atomics, and WRITEs that are given
 //! ```
 
 mod answer;

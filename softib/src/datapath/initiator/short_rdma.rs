@@ -123,7 +123,7 @@ pub fn take_answer(
             .into_iter()
             .for_each(|peer| peer.ring.give_is_over());
     }
-    (qp.busy, w.looked) = (false, None);
+    (qp.busy, w.looked, w.expects) = (false, None, 0);
     w.busy.clear();
     if qp.send_cq != cq {
         qp.complete_wc(w, wc, head.pos);
