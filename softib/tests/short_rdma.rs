@@ -27,7 +27,7 @@ const LOCAL: usize = 1 << 15;
 /// What the memory's last byte is when its owner is to end.
 const ENDS: u8 = 77;
 /// Queue pairs.
-const PAIRS: usize = 4;
+const PAIRS: usize = 5;
 const EVERY_ACCESS: u32 = ALL_ACCESS | IBV_ACCESS_REMOTE_ATOMIC;
 
 /// Everything is allowed.
@@ -81,6 +81,14 @@ impl Asker {
         (wc.status, wc.opcode, wc.byte_len)
     }
 
+    /// Posts an addition to the word there.
+    fn adds(&self, wr_id: u64, sge: ibv_sge, at: usize, add: u64) {
+        let remote_addr = self.at.0 + at as u64;
+        let word = ibv_send_wr_atomic { remote_addr, compare_add: add, swap: 0, rkey: self.at.1 };
+        let posted = self.qp.post(wr_id, IBV_WR_ATOMIC_FETCH_AND_ADD, &[sge], |wr| wr.wr.atomic = word);
+        assert_eq!(posted, 0);
+    }
+
     fn operates(&self, opcode: u32, sge: ibv_sge, at: usize, (compare_add, swap): (u64, u64)) -> (u32, u32) {
         let word =
             ibv_send_wr_atomic { remote_addr: self.at.0 + at as u64, compare_add, swap, rkey: self.at.1 };
@@ -121,6 +129,7 @@ fn asker() {
         round += 1;
     }
     counts(&askers[0], &buf);
+    queued(&askers[0], &mut buf);
     refusals(&askers, &buf);
     buf.data[0] = ENDS;
     assert_eq!(askers[0].moves(IBV_WR_RDMA_WRITE, buf.sge(0, 1), LEN - 1).0, IBV_WC_SUCCESS);
@@ -161,9 +170,38 @@ fn counts(asker: &Asker, buf: &Buf) {
     }
 }
 
+/// What is posted behind another request goes out when that is over, and says what it finds then.
+fn queued(asker: &Asker, buf: &mut Buf) {
+    const AT_ONCE: usize = 16;
+    let there = |at: usize| asker.at.0 + (WORDS + 8 + at) as u64;
+    for round in 0..200_u64 {
+        for at in 0..AT_ONCE as u64 {
+            let sge = buf.sge(LOCAL + 8 * at as usize, 8);
+            match at % 4 {
+                3 => assert_eq!(asker.qp.rdma(at, IBV_WR_RDMA_READ, sge, there(0), asker.at.1), 0),
+                _ => asker.adds(at, sge, WORDS + 8, 1),
+            }
+        }
+        for at in 0..AT_ONCE as u64 {
+            let wc = asker.waits();
+            assert_eq!((wc.wr_id, wc.status), (at, IBV_WC_SUCCESS), "round {round}");
+            let found = &buf.data[LOCAL + 8 * at as usize..][..8];
+            let added = round * (AT_ONCE as u64 * 3 / 4) + at - at / 4;
+            assert_eq!(u64::from_ne_bytes(found.try_into().unwrap()), added, "request {at} of round {round}");
+        }
+    }
+    buf.data[LOCAL..].fill(0);
+}
+
 /// What is not granted fails, and only that.
 fn refusals(askers: &[Asker; PAIRS], buf: &Buf) {
-    let [_, beyond, aside, written] = askers;
+    let [_, beyond, aside, written, behind] = askers;
+    // Behind one that succeeds, and before one that does not go out any more.
+    behind.adds(1, buf.sge(0, 8), WORDS + 16, 1);
+    assert_eq!(behind.qp.rdma(2, IBV_WR_RDMA_READ, buf.sge(0, 8), behind.at.0 + LEN as u64, behind.at.1), 0);
+    behind.adds(3, buf.sge(0, 8), WORDS + 16, 1);
+    let ends = [(); 3].map(|()| behind.waits()).map(|wc| (wc.wr_id, wc.status));
+    assert_eq!(ends, [(1, IBV_WC_SUCCESS), (2, IBV_WC_REM_ACCESS_ERR), (3, IBV_WC_WR_FLUSH_ERR)]);
     let sge = buf.sge(0, 8);
     assert_eq!(beyond.moves(IBV_WR_RDMA_READ, sge, LEN - 4).0, IBV_WC_REM_ACCESS_ERR);
     assert_eq!(aside.operates(IBV_WR_ATOMIC_FETCH_AND_ADD, sge, WORDS + 4, (1, 0)).0, IBV_WC_REM_INV_REQ_ERR);

@@ -103,8 +103,8 @@ impl State {
         (taken, Short::Nothing)
     }
 
-    /// Polls queue `key` where [`Self::poll_short`] leads no further: for a completion that waits alone, for the answer to the only request
-    /// that waits, or a short request for memory. How many completions have been handed over, if it was one of these.
+    /// Polls queue `key` where [`Self::poll_short`] leads no further: for a completion that waits alone, for the answer to a request,
+    /// or a short request for memory. How many completions have been handed over, if it was one of these.
     #[inline(always)]
     pub fn poll_waiting(&mut self, key: usize, to: &mut MaybeUninit<ibv_wc>) -> Option<usize> {
         let State { qps, inbound, w } = self;
@@ -137,6 +137,8 @@ impl State {
             _ => return None,
         };
         ring.consume(&found);
+        // The request behind the one that is answered may have failed.
+        self.settle();
         Some(polled)
     }
 

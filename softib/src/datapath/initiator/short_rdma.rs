@@ -4,7 +4,7 @@
 //! The conditions are looked at before anything is done; if one does not hold the general way is taken, and finds out why.
 
 use super::path::Way;
-use super::queue::enqueue;
+use super::queue::{advance, enqueue};
 use super::rdma::may_give;
 use crate::datapath::ends::code_of;
 use crate::datapath::pieces::PIECE;
@@ -17,6 +17,7 @@ use crate::shm::cell::{Found, Head, flag, op};
 use crate::shm::copy::copy;
 use crate::shm::layout::QPS;
 use rdma_sys::*;
+use std::cell::LazyCell;
 use std::mem::MaybeUninit;
 
 /// Polls in which an answer of one piece comes, where its sender looks at its rings.
@@ -50,9 +51,7 @@ pub fn ask_short(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr, sges: &[ibv_sge])
     }
     qp.sq_posted = work.number;
     enqueue(qp, w, work, sges, step);
-    if work.len <= PIECE && w.busy.len() == 1 {
-        w.expects = EXPECTED;
-    }
+    expect_answer(qp, w);
     true
 }
 
@@ -92,8 +91,8 @@ fn remote_of(wr: &ibv_send_wr) -> Remote {
     Remote::Memory { addr: rdma.remote_addr, rkey: rdma.rkey }
 }
 
-/// Ends the only request that waits with its answer, from process `incarnation`: its completion is the poller's, if that polls queue `cq` for
-/// it, or goes to its own queue. How many the poller has; None: nothing has happened yet.
+/// Ends the request at the head of a send queue with its answer, from process `incarnation`: its completion is the poller's, if that polls queue
+/// `cq` for it, or goes to its own queue. How many the poller has; None: nothing has happened yet.
 #[inline(always)]
 pub fn take_answer(
     qps: &mut Qps,
@@ -104,7 +103,7 @@ pub fn take_answer(
 ) -> Option<usize> {
     let head = &found.head;
     let qp = qps.get_mut(head.dst as usize % QPS)?;
-    if !is_plain(head) || !qp.is_usually_from(head, incarnation) || w.busy != [qp.index] || qp.sq.len() != 1 {
+    if !is_plain(head) || !qp.is_usually_from(head, incarnation) {
         return None;
     }
     let queued = qp.sq.front()?;
@@ -123,15 +122,38 @@ pub fn take_answer(
             .into_iter()
             .for_each(|peer| peer.ring.give_is_over());
     }
-    (qp.busy, w.looked, w.expects) = (false, None, 0);
-    w.busy.clear();
-    if qp.send_cq != cq {
+    let is_here = qp.send_cq == cq;
+    if is_here {
+        qp.sq_retired = head.pos;
+        to.write(wc);
+    } else {
         qp.complete_wc(w, wc, head.pos);
-        return Some(0);
     }
-    qp.sq_retired = head.pos;
-    to.write(wc);
-    Some(1)
+    go_on(qp, w);
+    Some(usize::from(is_here))
+}
+
+/// The request at the head of a send queue is over: the next one goes out, if there is one.
+#[inline(always)]
+fn go_on(qp: &mut Qp, w: &mut World) {
+    qp.busy = !qp.sq.is_empty() && advance(qp, w, &LazyCell::new(timing::now)).is_some();
+    w.expects = 0;
+    if qp.busy {
+        return expect_answer(qp, w);
+    }
+    w.busy.retain(|busy| *busy != qp.index);
+    if w.busy.is_empty() {
+        w.looked = None;
+    }
+}
+
+/// If only the answer to the request at the head of this send queue is waited for, and comes in one piece, nobody looks at the time for a while.
+#[inline]
+fn expect_answer(qp: &Qp, w: &mut World) {
+    let is_short = |queued: &Queued| queued.wait.is_for_answer() && queued.work.len <= PIECE;
+    if w.busy.len() == 1 && qp.sq.front().is_some_and(is_short) {
+        w.expects = EXPECTED;
+    }
 }
 
 /// Nothing was wrong, and all that comes back is here.
