@@ -147,7 +147,7 @@ fn go_on(qp: &mut Qp, w: &mut World) {
     }
 }
 
-/// If only the answer to the request at the head of this send queue is waited for, and comes in one piece, nobody looks at the time for a while.
+/// If only the answer to the request at the head of this send queue is waited for, and comes in one piece, polls do without the clock for a while.
 #[inline]
 fn expect_answer(qp: &Qp, w: &mut World) {
     let is_short = |queued: &Queued| queued.wait.is_for_answer() && queued.work.len <= PIECE;
