@@ -11,7 +11,7 @@
  *     bcast   MPI_Bcast: slot s from rank s modulo their number
  *     put     the leader writes into the follower's memory: MPI_Put and MPI_Win_flush, slot by slot
  *     get     the leader reads the follower's memory: MPI_Get and MPI_Win_flush
- *     fetch   the leader adds nothing to a word of the follower's: MPI_Fetch_and_op and MPI_Win_flush
+ *     fetch   the leader adds nothing to each word of the follower's: MPI_Fetch_and_op and MPI_Win_flush, word by word
  *     line    no messages: the first pair has a cache line go to and fro in memory that both map, the least that any message takes
  *
  * The line's memory is reached through /proc, so it is for ranks of one host. */
@@ -185,9 +185,9 @@ static void get(size_t size, int slots) {
 
 static void fetch(size_t size, int slots) {
     static const uint64_t nothing = 0;
-    REQUIRE(size == WORD, "words are of %d bytes, not %zu", WORD, size);
-    for (int s = 0; leads && s < slots; s++) {
-        MPI_Aint at = (MPI_Aint)((size_t)s * size);
+    REQUIRE(size % WORD == 0, "words are of %d bytes each, which do not divide %zu", WORD, size);
+    MPI_Aint end = (MPI_Aint)((size_t)slots * size);
+    for (MPI_Aint at = 0; leads && at < end; at += WORD) {
         MPI_Fetch_and_op(&nothing, incoming + at, MPI_UINT64_T, peer, at, MPI_SUM, shown);
         MPI_Win_flush(peer, shown);
     }
