@@ -173,12 +173,12 @@ fn counts(asker: &Asker, buf: &Buf) {
 /// What is posted behind another request goes out when that is over, and says what it finds then.
 fn queued(asker: &Asker, buf: &mut Buf) {
     const AT_ONCE: usize = 16;
-    let there = |at: usize| asker.at.0 + (WORDS + 8 + at) as u64;
+    let there = asker.at.0 + (WORDS + 8) as u64;
     for round in 0..200_u64 {
         for at in 0..AT_ONCE as u64 {
             let sge = buf.sge(LOCAL + 8 * at as usize, 8);
             match at % 4 {
-                3 => assert_eq!(asker.qp.rdma(at, IBV_WR_RDMA_READ, sge, there(0), asker.at.1), 0),
+                3 => assert_eq!(asker.qp.rdma(at, IBV_WR_RDMA_READ, sge, there, asker.at.1), 0),
                 _ => asker.adds(at, sge, WORDS + 8, 1),
             }
         }

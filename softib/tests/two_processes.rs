@@ -283,7 +283,7 @@ fn owner() {
     }
 }
 
-/// Of the owner's pattern: a part that is sent in pieces, and one that is fetched in a microsecond or two.
+/// Of the owner's pattern: a part that is sent in pieces, one that is fetched in a few microseconds, and one that is in one or two.
 const SOME: usize = 200_000;
 const MIDDLE: usize = 60_000;
 const FEW: usize = 8;

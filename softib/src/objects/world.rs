@@ -97,7 +97,7 @@ pub struct World {
     /// When the last look was over at what waits, if something does; and whether the program was elsewhere between that and the present one.
     pub looked: Option<Instant>,
     pub was_elsewhere: bool,
-    /// The only request that waits is a READ of little, whose answer is on its way: so many more polls need not look at the time.
+    /// Only an answer of one piece is waited for, which is on its way: so many more polls need not look at the time.
     pub expects: u32,
     /// A short message has been posted since the last poll: the next one follows on its heels.
     pub in_burst: bool,

@@ -6,7 +6,7 @@
 //! window    SEND with invalidation                          rdma     requests for memory, and their answers
 //! xrc       what has come through a queue pair of a domain  events   asynchronous events of receive queue pairs
 //! receiver  what sets those two apart                       placing  where bytes and completions go
-//! short_rdma  the short way of a question for little
+//! short_rdma  the short way of requests for memory
 //! ```
 
 mod cell;
