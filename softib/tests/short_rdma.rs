@@ -6,6 +6,7 @@
 mod common;
 use common::*;
 use rdma_sys::*;
+use std::time::Duration;
 
 /// The other processes; does nothing when the test runner calls it.
 #[test]
@@ -130,6 +131,7 @@ fn asker() {
     }
     counts(&askers[0], &buf);
     queued(&askers[0], &mut buf);
+    without_its_owner(&askers[0], &buf, &child);
     refusals(&askers, &buf);
     buf.data[0] = ENDS;
     assert_eq!(askers[0].moves(IBV_WR_RDMA_WRITE, buf.sge(0, 1), LEN - 1).0, IBV_WC_SUCCESS);
@@ -191,6 +193,41 @@ fn queued(asker: &Asker, buf: &mut Buf) {
         }
     }
     buf.data[LOCAL..].fill(0);
+}
+
+/// A program that polls now and then hears of a READ that its owner does not answer as soon as the owner's time is up.
+fn without_its_owner(asker: &Asker, buf: &Buf, child: &Child) {
+    const AT_MOST: u32 = 8;
+    let pause = |time| {
+        let began = std::time::Instant::now();
+        while began.elapsed() < time {}
+    };
+    let reads = || asker.qp.rdma(1, IBV_WR_RDMA_READ, buf.sge(0, 8), asker.at.0, asker.at.1);
+    let asked = || softib::stats().rdma_ring;
+    for _ in 0..1000 {
+        assert_eq!(asker.moves(IBV_WR_RDMA_READ, buf.sge(0, 8), 0).0, IBV_WC_SUCCESS);
+        // It polls, and works on nothing.
+        pause(Duration::from_millis(1));
+        child.stop();
+        let before = asked();
+        assert_eq!(reads(), 0);
+        let is_asked = asked() > before;
+        let mut polls = 0;
+        let ended = loop {
+            pause(Duration::from_micros(10));
+            polls += 1;
+            if let Some(wc) = poll(asker.qp.cq) {
+                break wc.status;
+            }
+        };
+        child.signal(libc::SIGCONT);
+        assert_eq!(ended, IBV_WC_SUCCESS);
+        assert!(polls <= AT_MOST, "{polls} polls of 10 us each");
+        if is_asked {
+            return;
+        }
+    }
+    panic!("its owner was never asked: {:?}", softib::stats());
 }
 
 /// What is not granted fails, and only that.

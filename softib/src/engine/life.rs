@@ -170,6 +170,7 @@ fn start(plan: Plan) -> Result<Engine, Errno> {
         was_elsewhere: false,
         in_burst: false,
         expects: 0,
+        expects_until: None,
         lender: None,
     };
     let inbound = Inbound::new(inlets, barrier);

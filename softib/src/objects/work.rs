@@ -211,6 +211,11 @@ impl Wait {
         matches!(self, Wait::Answer | Wait::LastAnswer { .. } | Wait::Data { .. })
     }
 
+    /// Until when data is waited for that could be fetched.
+    pub fn until(&self) -> Option<Instant> {
+        if let Wait::Data { until, .. } = self { Some(*until) } else { None }
+    }
+
     /// Whether the program looks around now and then only, while it waits for data: it was elsewhere before two looks. `was_elsewhere`: before
     /// one that has not been counted yet.
     pub fn is_now_and_then(&self, was_elsewhere: bool) -> bool {

@@ -97,8 +97,9 @@ pub struct World {
     /// When the last look was over at what waits, if something does; and whether the program was elsewhere between that and the present one.
     pub looked: Option<Instant>,
     pub was_elsewhere: bool,
-    /// Only an answer of one piece is waited for, which is on its way: so many more polls need not look at the time.
+    /// Only an answer of one piece is waited for, which is on its way: so many more polls do without all else; and until when.
     pub expects: u32,
+    pub expects_until: Option<Instant>,
     /// A short message has been posted since the last poll: the next one follows on its heels.
     pub in_burst: bool,
     /// The ring whose sender has yet to be told how far it has been read, for the program was given a payload of it, and the completion

@@ -150,9 +150,11 @@ fn go_on(qp: &mut Qp, w: &mut World) {
 /// If only the answer to the request at the head of this send queue is waited for, and comes in one piece, polls do without the clock for a while.
 #[inline]
 fn expect_answer(qp: &Qp, w: &mut World) {
-    let is_short = |queued: &Queued| queued.wait.is_for_answer() && queued.work.len <= PIECE;
-    if w.busy.len() == 1 && qp.sq.front().is_some_and(is_short) {
-        w.expects = EXPECTED;
+    let is_short = |queued: &&Queued| queued.wait.is_for_answer() && queued.work.len <= PIECE;
+    if let Some(queued) = qp.sq.front().filter(is_short)
+        && w.busy.len() == 1
+    {
+        (w.expects, w.expects_until) = (EXPECTED, queued.wait.until());
     }
 }
 
