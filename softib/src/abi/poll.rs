@@ -224,7 +224,8 @@ fn poll_queue(
             return Ok(1);
         }
     }
-    if state.w.cqs.get(key).ok_or(Errno::INVAL)?.is_empty() {
+    let is_empty = state.w.cqs.get(key).ok_or(Errno::INVAL)?.is_empty();
+    if is_empty || !state.w.may_pass_by() {
         if state.poll(thread_id(), polls) {
             engine.shared.control_changed(true);
         }

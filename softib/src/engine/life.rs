@@ -169,6 +169,7 @@ fn start(plan: Plan) -> Result<Engine, Errno> {
         looked: None,
         was_elsewhere: false,
         in_burst: false,
+        unlooked: 0,
         expects: 0,
         expects_until: None,
         lender: None,

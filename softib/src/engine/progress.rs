@@ -46,6 +46,7 @@ impl State {
     #[inline]
     pub fn poll(&mut self, me: usize, polls: u64) -> bool {
         self.inbound.polls = polls;
+        self.w.unlooked = 0;
         self.note_absence();
         self.settle_lent();
         if !self.inbound.owner.is_application() {

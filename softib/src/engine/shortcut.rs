@@ -108,9 +108,12 @@ impl State {
     #[inline(always)]
     pub fn poll_waiting(&mut self, key: usize, to: &mut MaybeUninit<ibv_wc>) -> Option<usize> {
         let State { qps, inbound, w } = self;
-        let cq = w.cqs.get_mut(key).filter(|_| inbound.owner.is_application())?;
+        let cq = w.cqs.get(key).filter(|_| inbound.owner.is_application())?;
         if cq.len() == 1 {
-            cq.pop_with(|cqe, _| {
+            if !w.may_pass_by() {
+                return None;
+            }
+            w.cqs.get_mut(key)?.pop_with(|cqe, _| {
                 qps.retire(cqe.retire);
                 to.write(cqe.wc);
             });

@@ -49,6 +49,9 @@ pub struct Stats {
     pub placed: u64,
 }
 
+/// So many polls may find completions that wait, and look at no ring: a program that always has some to poll is still to answer others.
+const UNLOOKED: u32 = 16;
+
 /// Everything but queue pairs and inbound rings.
 #[derive(Debug)]
 pub struct World {
@@ -100,6 +103,8 @@ pub struct World {
     /// Only an answer of one piece is waited for, which is on its way: so many more polls do without all else; and until when.
     pub expects: u32,
     pub expects_until: Option<Instant>,
+    /// Polls since the rings were looked at, each of which found a completion that waited.
+    pub unlooked: u32,
     /// A short message has been posted since the last poll: the next one follows on its heels.
     pub in_burst: bool,
     /// The ring whose sender has yet to be told how far it has been read, for the program was given a payload of it, and the completion
@@ -117,6 +122,13 @@ impl World {
     /// Whether the ports are iWARP ones.
     pub fn is_iwarp(&self) -> bool {
         self.ports.iwarp
+    }
+
+    /// A poll has found a completion that waits; whether it may do without a look at the rings.
+    #[inline]
+    pub fn may_pass_by(&mut self) -> bool {
+        self.unlooked += 1;
+        self.unlooked <= UNLOOKED
     }
 
     /// The device that a context is of.
