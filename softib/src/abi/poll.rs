@@ -30,8 +30,8 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc)
             Short::Nothing => return 0,
             Short::Taken if count == 1 || !state.has_next() => return 1,
             Short::Other => {
-                // SAFETY: the program passes room for `count` completions, which is one at least.
-                let polled = poll_waiting(state, cq_key(cq), unsafe { &mut *wc.cast() });
+                // SAFETY: the program passes room for `count` completions.
+                let polled = poll_waiting(state, cq_key(cq), unsafe { room(count, wc) });
                 if let Some(polled) = polled {
                     return polled as c_int;
                 }
@@ -50,8 +50,8 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc)
 
 /// As [`State::poll_waiting`].
 #[inline(never)]
-fn poll_waiting(mut state: Owned<'_, State>, key: usize, to: &mut MaybeUninit<ibv_wc>) -> Option<usize> {
-    catch_unwind(AssertUnwindSafe(|| state.poll_waiting(key, to))).unwrap_or(None)
+fn poll_waiting(mut state: Owned<'_, State>, key: usize, out: &mut [MaybeUninit<ibv_wc>]) -> Option<usize> {
+    catch_unwind(AssertUnwindSafe(|| state.poll_waiting(key, out))).unwrap_or(None)
 }
 
 /// The next message is longer than a cell, or comes over XRC, and is alone most often.

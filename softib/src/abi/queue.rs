@@ -168,6 +168,7 @@ fn build(
         rq,
         inbound: None,
         sq: VecDeque::new(),
+        ahead: 0,
         sq_posted: 0,
         sq_retired: 0,
         busy: false,

@@ -90,6 +90,7 @@ impl Qp {
     /// Completes all waiting sends with WR_FLUSH_ERR.
     pub fn flush_sends(&mut self, w: &mut World) {
         self.end_gift(w);
+        self.ahead = 0;
         while let Some(queued) = self.sq.pop_front() {
             self.complete_send(w, &queued.work, IBV_WC_WR_FLUSH_ERR);
         }
@@ -160,6 +161,7 @@ impl Qp {
         self.generation = self.generation.wrapping_add(1);
         self.end_gift(w);
         self.sq.clear();
+        self.ahead = 0;
         (self.inbound, self.held, self.stream) = (None, None, Stream::Free);
         (self.refused, self.unplaced) = (None, None);
         (self.link, self.ending) = (None, None);

@@ -13,17 +13,22 @@ use super::state::State;
 use crate::datapath::initiator::take_answer;
 use crate::datapath::responder::{From, Short, Way, answer_short, meaning, take_over_xrc, take_short};
 use crate::objects::cq::Cq;
+use crate::objects::qp::Qps;
 use crate::objects::world::{Stats, World};
 use crate::shm::cell::{Head, INLINE_MAX, op};
 use crate::shm::ring::RecvRing;
 use rdma_sys::ibv_wc;
 use std::mem::MaybeUninit;
+use std::time::Duration;
 
 /// Other rings are looked for once in so many messages of a ring that always has one.
 const LOOK_AROUND: u32 = 64;
 
 /// A poll that expects an answer looks for it once in so many times: each look may take the line from its sender.
 const LOOK_EVERY: u32 = 3;
+
+/// So long an answer is expected of which nothing says until when.
+const AT_MOST: Duration = Duration::from_micros(5);
 
 /// One of several hot rings that has had nothing in so many looks that found nothing is not looked at any more, for each costs all such looks.
 /// That senders are told takes a system call.
@@ -104,12 +109,14 @@ impl State {
     }
 
     /// Polls queue `key` where [`Self::poll_short`] leads no further: for a completion that waits alone, for the answer to a request,
-    /// or a short request for memory. How many completions have been handed over, if it was one of these.
+    /// or a short request for memory, and what follows of the same kind. How many completions have been handed over, if it was one of these.
     #[inline(always)]
-    pub fn poll_waiting(&mut self, key: usize, to: &mut MaybeUninit<ibv_wc>) -> Option<usize> {
+    pub fn poll_waiting(&mut self, key: usize, out: &mut [MaybeUninit<ibv_wc>]) -> Option<usize> {
         let State { qps, inbound, w } = self;
         let cq = w.cqs.get(key).filter(|_| inbound.owner.is_application())?;
-        if cq.len() == 1 {
+        if cq.len() == 1
+            && let Some(to) = out.first_mut()
+        {
             if !w.may_pass_by() {
                 return None;
             }
@@ -128,26 +135,18 @@ impl State {
             }
             if !ring.is_ready() {
                 // A program that looks around now and then only has its time used up by few polls.
-                if w.expects_until.is_some_and(|until| timing::now() >= until) {
+                let now = timing::now();
+                if now >= *w.expects_until.get_or_insert(now + AT_MOST) {
                     w.expects = 0;
                     return None;
                 }
                 return (inbound.look_around(&mut w.stats) == Short::Nothing).then_some(0);
             }
         }
-        if ring.taken().is_multiple_of(LOOK_AROUND) {
-            return None;
-        }
-        let (found, from) = (ring.peek_message()?, From { incarnation: ring.incarnation });
-        let polled = match found.head.op {
-            op::RESPONSE => take_answer(qps, w, (key, from.incarnation), &found, to)?,
-            _ if answer_short(qps, w, from, &found) => 0,
-            _ => return None,
-        };
-        ring.consume(&found);
+        let polled = poll_answers(qps, w, key, ring, out);
         // The request behind the one that is answered may have failed.
         self.settle();
-        Some(polled)
+        polled
     }
 
     /// The ring whose turn it is holds a message.
@@ -211,6 +210,39 @@ impl State {
         }
         Short::Taken
     }
+}
+
+/// Takes answers from a ring, and answers what it asks for, as long as there is more of that. None: the first message is of another kind.
+#[inline(always)]
+fn poll_answers(
+    qps: &mut Qps,
+    w: &mut World,
+    key: usize,
+    ring: &mut RecvRing,
+    out: &mut [MaybeUninit<ibv_wc>],
+) -> Option<usize> {
+    let (mut polled, mut any) = (0, None);
+    while !ring.taken().is_multiple_of(LOOK_AROUND)
+        && let Some(to) = out.get_mut(polled)
+        && let Some(found) = ring.peek_message()
+    {
+        let from = From { incarnation: ring.incarnation };
+        let is_answer = found.head.op == op::RESPONSE;
+        let taken = match is_answer {
+            true => take_answer(qps, w, (key, from.incarnation), &found, to),
+            false => answer_short(qps, w, from, &found).then_some(0),
+        };
+        let Some(taken) = taken else { break };
+        ring.consume(&found);
+        polled += taken;
+        any = Some(polled);
+        // What has been completed behind it waits in the queue.
+        let is_open = w.cqs.get(key).is_some_and(Cq::is_open);
+        if is_answer && w.expects == 0 || !is_open {
+            break;
+        }
+    }
+    any
 }
 
 /// The message in front, with this head, is for one of the careful ways.

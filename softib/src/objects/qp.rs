@@ -3,7 +3,7 @@
 use super::extended::QpC;
 use super::peer::Link;
 use super::recvq::{Partial, RecvQ};
-use super::work::{Held, Queued, Work};
+use super::work::{Held, Queued, Wait, Work};
 use super::world::World;
 use super::xrc_link::SendLink;
 use crate::shm::cell::{Head, destination, flag, op};
@@ -82,6 +82,8 @@ pub struct Qp {
     pub inbound: Option<Partial>,
     /// Sends that could not go out at once, in order.
     pub sq: VecDeque<Queued>,
+    /// How many READs behind the first request have been asked for (`initiator::ahead`).
+    pub ahead: usize,
     /// Send requests posted, and those whose completion has been polled (or covered by a polled one).
     pub sq_posted: u32,
     pub sq_retired: u32,
@@ -238,6 +240,25 @@ impl Qp {
     pub fn is_usually_from(&self, head: &Head, incarnation: u64) -> bool {
         let meaning = Head::meaning(op::SEND, flag::FIRST | flag::LAST, head.dst);
         self.short && self.usual == Usual { incarnation, src_qpn: head.src_qpn, meaning, cq: self.usual.cq }
+    }
+
+    /// Takes the first request out of the send queue, which is over.
+    #[inline]
+    pub fn pop_head(&mut self) -> Option<Queued> {
+        self.ahead = self.ahead.saturating_sub(1);
+        self.sq.pop_front()
+    }
+
+    /// No READ that has been asked for behind another one is waited for any more: the owner owes an answer to each.
+    #[cold]
+    pub fn recall(&mut self) {
+        let mut owed = 0;
+        for queued in self.sq.iter_mut().filter(|queued| queued.wait == Wait::Asked) {
+            (queued.work.late, queued.work.recalled, queued.wait) = (true, true, Wait::Turn);
+            owed += 1;
+        }
+        self.ahead = 0;
+        self.link.iter_mut().for_each(|link| link.owed += owed);
     }
 
     /// The link that a request has just gone through.

@@ -47,6 +47,8 @@ pub struct Work {
     /// READ: the peer was asked for the data and has not sent it in time, or does not send it; so it is fetched.
     pub late: bool,
     pub unsent: bool,
+    /// READ: it was asked for behind one that had to be fetched, or failed; so will it be, and its answer, if there is one, is nobody's.
+    pub recalled: bool,
     /// How often it has been waited for again, as it had a reason to be late.
     pub waited: u8,
     /// All of it is in the ring, in cells before number `in_ring`, and the receiver's queue pair was no more open then: it is over if that is
@@ -164,6 +166,8 @@ pub enum Wait {
         /// Looks before which the program was elsewhere.
         elsewhere: u8,
     },
+    /// The same, behind another request: its time begins when it comes to the head.
+    Asked,
     /// The same, of a queue pair that has closed since: the answer may be on its way, or will never come.
     LastAnswer {
         deadline: Option<Instant>,
@@ -208,7 +212,7 @@ impl Work {
 impl Wait {
     /// Whether the peer owes an answer.
     pub fn is_for_answer(&self) -> bool {
-        matches!(self, Wait::Answer | Wait::LastAnswer { .. } | Wait::Data { .. })
+        matches!(self, Wait::Answer | Wait::LastAnswer { .. } | Wait::Data { .. } | Wait::Asked)
     }
 
     /// Until when data is waited for that could be fetched.
@@ -230,6 +234,11 @@ impl std::fmt::Debug for Queued {
 }
 
 impl Queued {
+    /// Whether it waits for the answer to the request of this number.
+    pub fn awaits(&self, number: u32) -> bool {
+        self.wait.is_for_answer() && self.work.number == number && !self.work.recalled
+    }
+
     /// A request as it waits: inline payload is copied, for the program may reuse its buffer.
     pub fn new(work: Work, sges: &[ibv_sge], wait: Wait, rnr_left: u8) -> Queued {
         if work.flags & IBV_SEND_INLINE == 0 {

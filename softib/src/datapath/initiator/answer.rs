@@ -24,10 +24,10 @@ pub fn response_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
     {
         peer.ring.give_is_over();
     }
-    if head.imm == NOT_SENT && matches!(queued.wait, Wait::Data { .. }) {
+    if head.imm == NOT_SENT && matches!(queued.wait, Wait::Data { .. } | Wait::Asked) {
         (queued.work.asked, queued.work.unsent, queued.work.sent) = (false, true, 0);
         queued.wait = Wait::Turn;
-        return;
+        return qp.recall();
     }
     if head.imm != IBV_WC_SUCCESS {
         return refused_there(qp, w, head.imm);
@@ -59,7 +59,7 @@ fn is_awaited(qp: &Qp, head: &Head) -> bool {
     qp.sq.front().is_some_and(|queued| {
         // A request can be refused before all of it has been sent.
         let refused = head.imm != IBV_WC_SUCCESS && queued.work.sent > 0;
-        (queued.wait.is_for_answer() || refused) && queued.work.number == head.pos
+        queued.awaits(head.pos) || refused && queued.work.number == head.pos
     })
 }
 

@@ -7,10 +7,11 @@ use rdma_sys::*;
 
 /// Ends the request at the head of the SQ.
 pub fn finish_head(qp: &mut Qp, w: &mut World, status: u32) {
-    let Some(queued) = qp.sq.pop_front() else { return };
+    let Some(queued) = qp.pop_head() else { return };
     if status == IBV_WC_SUCCESS {
         qp.complete_send(w, &queued.work, status);
     } else {
+        qp.recall();
         fail_send(qp, w, &queued.work, status);
     }
 }

@@ -1,5 +1,6 @@
 //! The send queue: requests that wait, for what, and how long.
 
+use super::ahead::ask_more;
 use super::attempt::attempt;
 use super::finish::finish_head;
 use super::rdma::{self, Answerer};
@@ -89,6 +90,7 @@ fn rnr_time(code: u32) -> Duration {
 /// Works on the queued sends of one QP. Some(time): when to look again at the latest.
 pub fn advance(qp: &mut Qp, w: &mut World, now: &LazyCell<Instant>) -> Option<Instant> {
     let again = if qp.sq.is_empty() { None } else { work_off(qp, w, **now) };
+    ask_more(qp, w);
     tell_drained(qp, w);
     let held = if qp.held.is_some() { fates::release(qp, w, **now) } else { None };
     again.into_iter().chain(held).min()
@@ -136,8 +138,11 @@ fn work_off(qp: &mut Qp, w: &mut World, now: Instant) -> Option<Instant> {
             None => attempt(qp, w, &mut queued.work, &queued.sges),
         };
         let ended = wait_for(qp, w, &mut queued, step);
-        let again = next_look(&queued.wait, now);
+        let (again, unsent) = (next_look(&queued.wait, now), queued.work.unsent);
         qp.sq.push_front(queued);
+        if unsent && qp.ahead > 0 {
+            qp.recall();
+        }
         match ended {
             Some(status) => finish_head(qp, w, status),
             None => return Some(again),
@@ -190,8 +195,11 @@ const LEAST_LEFT: u32 = 128 << 10;
 /// has the number of a request that is over then. So is what would come by and by, as much with each look as a ring has room for, since the program
 /// looks around now and then only, as with MPI_Test between pieces of a computation (`was_elsewhere`). True: it goes on waiting.
 fn hurry(queued: &mut Queued, now: Instant, was_elsewhere: bool) -> bool {
-    let Wait::Data { sent, until, elsewhere } = &mut queued.wait else { return false };
     let work = &mut queued.work;
+    if queued.wait == Wait::Asked {
+        queued.wait = Wait::Data { sent: work.sent, until: now + soon(work), elsewhere: 0 };
+    }
+    let Wait::Data { sent, until, elsewhere } = &mut queued.wait else { return false };
     if *sent != work.sent {
         (*sent, *until) = (work.sent, now + soon(work));
     }
@@ -228,6 +236,6 @@ fn next_look(wait: &Wait, now: Instant) -> Instant {
         Wait::Turn | Wait::Room => now + Duration::from_micros(50),
         Wait::Rnr { until } | Wait::Held { until } | Wait::Data { until, .. } => until,
         Wait::Silent { .. } | Wait::LastAnswer { .. } => now + Duration::from_millis(1),
-        Wait::Answer => now + Duration::from_millis(10),
+        Wait::Answer | Wait::Asked => now + Duration::from_millis(10),
     }
 }

@@ -35,7 +35,10 @@ const LEAST_AWAITED: u32 = 64 << 10;
 pub fn attempt(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) -> Step {
     let (reads, dest, iwarp) = (qp.attr.max_rd_atomic, qp.attr.dest_qp_num, w.is_iwarp());
     work.may_give = may_give(qp, w, work);
-    if work.late && qp.link.as_ref().is_some_and(|link| is_waited_for(link, &w.segment, work)) {
+    if work.late
+        && !work.recalled
+        && qp.link.as_ref().is_some_and(|link| is_waited_for(link, &w.segment, work))
+    {
         return Step::Data;
     }
     let World { peers, stats, segment, mrs, .. } = w;
@@ -171,10 +174,10 @@ impl<P: Path> Way<'_, P> {
             self.peer.ring.give_is_over();
         }
         (work.asked, work.unsent, work.sent) = (false, true, 0);
-        if is_answered {
-            self.link.was_late()
-        } else {
-            self.link.was_slow()
+        match (work.recalled, is_answered) {
+            (true, _) => {}
+            (false, true) => self.link.was_late(),
+            (false, false) => self.link.was_slow(),
         }
         self.stats.rdma_late += 1;
         true

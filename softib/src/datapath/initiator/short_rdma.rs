@@ -3,6 +3,7 @@
 //!
 //! The conditions are looked at before anything is done; if one does not hold the general way is taken, and finds out why.
 
+use super::ahead::{ask_more, follow, may_follow};
 use super::path::Way;
 use super::queue::{advance, enqueue};
 use super::rdma::may_give;
@@ -11,7 +12,7 @@ use crate::datapath::pieces::PIECE;
 use crate::fabric::MAX_MESSAGE;
 use crate::objects::mr::Mrs;
 use crate::objects::qp::{Qp, Qps};
-use crate::objects::work::{Queued, Remote, Sges, Step, WORD, Work};
+use crate::objects::work::{Queued, Remote, Sges, Step, WORD, Wait, Work};
 use crate::objects::world::World;
 use crate::shm::cell::{Found, Head, flag, op};
 use crate::shm::copy::copy;
@@ -50,7 +51,11 @@ pub fn ask_short(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr, sges: &[ibv_sge])
         return false;
     }
     qp.sq_posted = work.number;
-    enqueue(qp, w, work, sges, step);
+    if qp.sq.is_empty() {
+        enqueue(qp, w, work, sges, step);
+    } else {
+        follow(qp, work, sges);
+    }
     expect_answer(qp, w);
     true
 }
@@ -59,7 +64,7 @@ pub fn ask_short(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr, sges: &[ibv_sge])
 #[inline(always)]
 fn short_request(qp: &Qp, w: &World, wr: &ibv_send_wr, sges: &[ibv_sge]) -> Option<Work> {
     let [sge] = sges else { return None };
-    let may_go = qp.short && qp.sq.is_empty() && qp.attr.max_rd_atomic > 0;
+    let may_go = qp.short && qp.attr.max_rd_atomic > 0 && (qp.sq.is_empty() || follows(qp, wr));
     let usual = wr.send_flags & IBV_SEND_INLINE == 0 && !w.is_iwarp();
     let has_room = qp.sq_posted.wrapping_sub(qp.sq_retired) < qp.cap.max_send_wr;
     let (writes, len) = (wr.opcode == IBV_WR_RDMA_WRITE, sge.length);
@@ -75,6 +80,11 @@ fn short_request(qp: &Qp, w: &World, wr: &ibv_send_wr, sges: &[ibv_sge]) -> Opti
         number: qp.sq_posted.wrapping_add(1),
         ..Default::default()
     })
+}
+
+/// Whether it may go out behind others that have gone out.
+fn follows(qp: &Qp, wr: &ibv_send_wr) -> bool {
+    wr.opcode == IBV_WR_RDMA_READ && wr.send_flags & IBV_SEND_FENCE == 0 && may_follow(qp)
 }
 
 /// What the request is for.
@@ -113,7 +123,7 @@ pub fn take_answer(
     unsafe { copy(found.payload, buffer as *mut u8, head.len as usize) };
     let Work { wr_id, opcode, len: byte_len, may_give, .. } = queued.work;
     let wc = ibv_wc { wr_id, opcode: code_of(opcode), byte_len, qp_num: qp.num, ..Default::default() };
-    qp.sq.pop_front();
+    qp.pop_head();
     if let Some(link) = qp.link.as_mut() {
         link.was_in_time();
         w.peers
@@ -136,6 +146,10 @@ pub fn take_answer(
 /// The request at the head of a send queue is over: the next one goes out, if there is one.
 #[inline(always)]
 fn go_on(qp: &mut Qp, w: &mut World) {
+    if qp.sq.front().is_some_and(|next| next.wait == Wait::Asked) {
+        ask_more(qp, w);
+        return expect_answer(qp, w);
+    }
     qp.busy = !qp.sq.is_empty() && advance(qp, w, &LazyCell::new(timing::now)).is_some();
     w.expects = 0;
     if qp.busy {
@@ -166,7 +180,7 @@ fn is_plain(head: &Head) -> bool {
 /// Where the data of this answer goes, if that is what the request waits for, and its completion is wanted.
 fn buffer_of(queued: &Queued, head: &Head, mrs: &Mrs, pd: u32) -> Option<u64> {
     let (work, Sges::One(sge)) = (&queued.work, &queued.sges) else { return None };
-    let awaited = queued.wait.is_for_answer() && work.number == head.pos && work.signalled;
+    let awaited = queued.awaits(head.pos) && work.signalled;
     let comes = match work.opcode {
         IBV_WR_RDMA_WRITE if work.sent == work.len => 0,
         _ if work.fetches() && work.sent == 0 => work.len,

@@ -258,17 +258,23 @@ pub(super) fn carry_out(place: u64, found: &Found) -> Option<u64> {
     }
 }
 
-/// Sends answers that wait. True: some still do.
+/// Sends answers that wait; those of a queue pair in order. True: some still do.
 pub fn advance(qps: &mut Qps, w: &mut World) -> bool {
     let mut at = 0;
     while at < w.replies.len() {
-        if send_reply(qps, w, at) {
+        if !is_behind(w, at) && send_reply(qps, w, at) {
             w.replies.remove(at);
         } else {
             at += 1;
         }
     }
     !w.replies.is_empty()
+}
+
+/// An answer of the same queue pair waits before this one.
+fn is_behind(w: &World, at: usize) -> bool {
+    let same = |reply: &Reply| matches!((&reply.asked, &w.replies[at].asked), (Asked::Qp { index, .. }, Asked::Qp { index: this, .. }) if index == this);
+    w.replies.iter().take(at).any(same)
 }
 
 /// Our end of an answer's way: the queue pair that answers, as its peer knows it, what it grants, and the peer.

@@ -1,0 +1,273 @@
+//! Several READs of a queue pair that are under way at once: what they bring, in which order they end, and what becomes of the others when one
+//! fails, is late, or its owner ends.
+
+// Tests call the C functions with what they have just made; a failure may panic.
+#![allow(clippy::undocumented_unsafe_blocks, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+use common::*;
+use rdma_sys::*;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// The other processes; does nothing when the test runner calls it.
+#[test]
+fn child_main() {
+    match role().as_deref() {
+        Some("owner") => owner(),
+        Some("reader") => reader(),
+        _ => {}
+    }
+}
+
+/// Bytes of the owner's memory, and of each part of ours that is read into.
+const LEN: usize = 1 << 18;
+/// READs under way at most, and posted at most.
+const UNDER_WAY: u8 = 6;
+const AT_ONCE: usize = 16;
+/// Queue pairs; the last ones fail.
+const PAIRS: usize = 6;
+/// Where the owner's memory is written to.
+const WRITTEN: usize = LEN - 4096;
+
+fn path() -> Path {
+    Path { access: ALL_ACCESS, rd_atomic: (UNDER_WAY, UNDER_WAY), ..Path::default() }
+}
+
+/// Offers memory, and polls until it is killed.
+fn owner() {
+    let dev = Dev::open();
+    let qps = [(); PAIRS].map(|()| dev.qp(IBV_QPT_RC, dev.cq(64)));
+    let mut buf = Buf::new(&dev, LEN, ALL_ACCESS);
+    buf.data.copy_from_slice(&pattern(3, LEN));
+    let numbers = qps.iter().map(|qp| qp.num().into());
+    say(&[buf.addr(), buf.key().into()].into_iter().chain(numbers).collect::<Vec<u64>>());
+    let hello = listen().unwrap();
+    qps.iter().zip(&hello).for_each(|(qp, dest)| qp.connect(*dest as u32, &path()));
+    assert_eq!(qps[0].recv(5, &[buf.sge(WRITTEN, 8)]), 0);
+    say(&[0]);
+    let began = Instant::now();
+    // The reader ends it.
+    while began.elapsed() < 4 * PATIENCE {
+        qps.iter().for_each(|qp| assert!(poll(qp.cq).is_none_or(|wc| wc.wr_id == 5)));
+    }
+}
+
+/// Our end of a queue pair, where the owner's memory is, and our own.
+struct Reader {
+    qp: Qp,
+    buf: Buf,
+    at: (u64, u32),
+    /// Completions that have been polled.
+    ended: RefCell<VecDeque<(usize, u32)>>,
+}
+
+/// A READ: of how many bytes, from where, to which part of our memory.
+#[derive(Debug, Clone, Copy)]
+struct Read {
+    len: usize,
+    from: usize,
+    part: usize,
+}
+
+impl Reader {
+    fn posts(&self, wr_id: usize, read: Read, flags: u32) {
+        let sge = self.buf.sge(read.part * LEN, read.len);
+        let (remote_addr, rkey) = (self.at.0 + read.from as u64, self.at.1);
+        let posted = self.qp.post(wr_id as u64, IBV_WR_RDMA_READ, &[sge], |wr| {
+            wr.wr.rdma = ibv_send_wr_rdma { remote_addr, rkey };
+            wr.send_flags |= flags;
+        });
+        assert_eq!(posted, 0);
+    }
+
+    fn ends(&self) -> (usize, u32) {
+        let began = Instant::now();
+        loop {
+            if let Some(first) = self.ended.borrow_mut().pop_front() {
+                return first;
+            }
+            assert!(began.elapsed() < PATIENCE, "{:?}", softib::stats());
+            self.polls();
+        }
+    }
+
+    fn polls(&self) {
+        let mut wcs = [ibv_wc::default(); 5];
+        let count = unsafe { ibv_poll_cq(self.qp.cq, wcs.len() as i32, wcs.as_mut_ptr()) };
+        let ended = wcs[..usize::try_from(count).unwrap()].iter().map(|wc| (wc.wr_id as usize, wc.status));
+        self.ended.borrow_mut().extend(ended);
+    }
+
+    /// All of these end in their order and have succeeded.
+    fn succeed(&self, count: usize) {
+        (0..count).for_each(|wr_id| assert_eq!(self.ends(), (wr_id, IBV_WC_SUCCESS)));
+    }
+
+    /// The last READ into a part of our memory is what is there.
+    fn holds(&self, reads: &[Read], whole: &[u8]) {
+        for (at, read) in reads.iter().enumerate() {
+            let is_last = reads[at + 1..].iter().all(|later| later.part != read.part);
+            let there = &self.buf.data[read.part * LEN..][..read.len];
+            assert!(!is_last || there == &whole[read.from..][..read.len], "{at} of {reads:?}");
+        }
+    }
+}
+
+#[test]
+fn reads_behind_others_bring_what_they_name_whatever_their_owner_does() {
+    // Processes of other tests do not count.
+    Child::start_with("reader", &[("SOFTIB_PROCESSORS", "64")]).finish();
+}
+
+fn reader() {
+    let dev = Dev::open();
+    let mut child = Child::start("owner");
+    let hello = child.hear();
+    let mut readers = [(); PAIRS].map(|()| Reader {
+        qp: dev.qp(IBV_QPT_RC, dev.cq(64)),
+        buf: dev.buf(AT_ONCE * LEN),
+        at: (hello[0], hello[1] as u32),
+        ended: RefCell::default(),
+    });
+    readers.iter().zip(&hello[2..]).for_each(|(reader, dest)| reader.qp.connect(*dest as u32, &path()));
+    child.tell(&readers.iter().map(|reader| reader.qp.num().into()).collect::<Vec<u64>>());
+    child.hear();
+    // From now on the owner has a ring of ours, and polls.
+    assert_eq!(readers[0].qp.send(0, &[readers[0].buf.sge(0, 8)]), 0);
+    readers[0].succeed(1);
+    let mut random = Random::from_environment();
+    at_random(&mut readers, &child, &mut random);
+    is_asked_again(&readers[0]);
+    before_and_behind_writes(&mut readers[0]);
+    let [.., local, refused, first, dead] = &mut readers;
+    refusals(refused, first);
+    without_its_buffer(&dev, local);
+    without_its_owner(dead, child);
+}
+
+/// READs of any length, of two queue pairs, whose owner stands still for a while in some rounds.
+fn at_random(readers: &mut [Reader; PAIRS], child: &Child, random: &mut Random) {
+    let whole = pattern(3, LEN);
+    for round in 0..rounds("SOFTIB_ROUNDS", 400) {
+        let all = [(); 2].map(|()| any_reads(random));
+        let stands_still = round % 8 == 0;
+        if stands_still && round % 16 == 0 {
+            child.stop();
+        }
+        let (began, lasts) = (Instant::now(), Duration::from_micros(random.below(300)));
+        for (reader, reads) in readers.iter_mut().zip(&all) {
+            reader.buf.data.chunks_mut(LEN).for_each(|part| part[..64].fill(0xaa));
+            for (at, read) in reads.iter().enumerate() {
+                reader.posts(at, *read, if random.below(8) == 0 { IBV_SEND_FENCE } else { 0 });
+            }
+        }
+        if stands_still && round % 16 == 8 {
+            child.stop();
+        }
+        if stands_still {
+            while began.elapsed() < lasts {
+                readers[0].polls();
+            }
+        }
+        if stands_still {
+            child.signal(libc::SIGCONT);
+        }
+        for (reader, reads) in readers.iter().zip(&all) {
+            reader.succeed(reads.len());
+            reader.holds(reads, &whole);
+        }
+    }
+}
+
+fn any_reads(random: &mut Random) -> Vec<Read> {
+    let most = [64, 4096, 20_000, 200_000][random.below(4) as usize];
+    let count = 1 + random.below(AT_ONCE as u64);
+    let any = |random: &mut Random| {
+        let len = 1 + random.below(most) as usize;
+        let from = random.below((WRITTEN - len) as u64) as usize;
+        Read { len, from, part: random.below(AT_ONCE as u64) as usize }
+    };
+    (0..count).map(|_| any(random)).collect()
+}
+
+/// No answer is thought to be owed for ever: after a while the owner is asked as before.
+fn is_asked_again(reader: &Reader) {
+    let (before, began) = (softib::stats().rdma_ring, Instant::now());
+    while softib::stats().rdma_ring < before + 100 {
+        (0..AT_ONCE).for_each(|at| reader.posts(at, Read { len: 100, from: at, part: at }, 0));
+        reader.succeed(AT_ONCE);
+        assert!(began.elapsed() < PATIENCE, "{:?}", softib::stats());
+    }
+}
+
+/// A READ finds what a WRITE before it has written, and not what one behind it writes.
+fn before_and_behind_writes(reader: &mut Reader) {
+    const WRITTEN_FROM: usize = 15 * LEN;
+    let read = |at: usize| Read { len: 8, from: WRITTEN, part: at };
+    let word =
+        |reader: &Reader, at: usize| u64::from_ne_bytes(reader.buf.data[at..at + 8].try_into().unwrap());
+    for round in 1..200_u64 {
+        let mut wr_id = 0;
+        for turn in 0..3_usize {
+            let from = WRITTEN_FROM + 8 * turn;
+            let value = 3 * round + turn as u64;
+            reader.buf.data[from..from + 8].copy_from_slice(&value.to_ne_bytes());
+            let (sge, there) = (reader.buf.sge(from, 8), reader.at.0 + WRITTEN as u64);
+            assert_eq!(reader.qp.rdma(wr_id, IBV_WR_RDMA_WRITE, sge, there, reader.at.1), 0);
+            (0..4).for_each(|at| reader.posts(wr_id as usize + 1 + at, read(4 * turn + at), 0));
+            wr_id += 5;
+        }
+        reader.succeed(wr_id as usize);
+        for part in 0..12 {
+            assert_eq!(word(reader, part * LEN), 3 * round + part as u64 / 4, "READ {part} of round {round}");
+        }
+    }
+}
+
+/// Of several READs the one that is not granted fails; what is before it succeeds, and what is behind it does not.
+fn refusals(behind: &Reader, first: &Reader) {
+    for (reader, fails) in [(behind, 2), (first, 0)] {
+        let reads = |at| Read { len: 8, from: if at == fails { LEN } else { 0 }, part: at };
+        (0..5).for_each(|at| reader.posts(at, reads(at), 0));
+        for at in 0..5 {
+            let status = match at.cmp(&fails) {
+                std::cmp::Ordering::Less => IBV_WC_SUCCESS,
+                std::cmp::Ordering::Equal => IBV_WC_REM_ACCESS_ERR,
+                std::cmp::Ordering::Greater => IBV_WC_WR_FLUSH_ERR,
+            };
+            assert_eq!(reader.ends(), (at, status));
+        }
+    }
+}
+
+/// A READ whose buffer has been deregistered meanwhile fails, and what its owner has sent for those behind it is nobody's.
+fn without_its_buffer(dev: &Dev, reader: &mut Reader) {
+    let mut gone = Buf::new(dev, 64, ALL_ACCESS);
+    let kept = std::mem::replace(&mut reader.buf, gone);
+    let read = |part| Read { len: 8, from: 0, part };
+    reader.posts(0, read(0), 0);
+    gone = std::mem::replace(&mut reader.buf, kept);
+    (1..5).for_each(|at| reader.posts(at, read(at), 0));
+    // Most often all of them have been answered by then.
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_micros(20) {}
+    gone.dereg();
+    let ends: Vec<_> = (0..5).map(|_| reader.ends()).collect();
+    let flushed = (1..5).map(|at| (at, IBV_WC_WR_FLUSH_ERR));
+    let failed: Vec<_> = [(0, IBV_WC_LOC_PROT_ERR)].into_iter().chain(flushed).collect();
+    assert_eq!(ends, failed);
+}
+
+/// Every READ ends when its owner has ended.
+fn without_its_owner(reader: &Reader, mut child: Child) {
+    child.stop();
+    (0..AT_ONCE).for_each(|at| reader.posts(at, Read { len: 200_000, from: 0, part: at }, 0));
+    child.kill();
+    let ends: Vec<_> = (0..AT_ONCE).map(|_| reader.ends()).collect();
+    let in_order = ends.iter().enumerate().all(|(at, end)| end.0 == at);
+    let failed = ends.iter().position(|end| end.1 != IBV_WC_SUCCESS).unwrap_or(AT_ONCE);
+    let flushed = ends.iter().skip(failed + 1).all(|end| end.1 == IBV_WC_WR_FLUSH_ERR);
+    assert!(in_order && flushed, "{ends:?}");
+}
