@@ -227,18 +227,16 @@ fn poll_answers(
         && let Some(found) = ring.peek_message()
     {
         let from = From { incarnation: ring.incarnation };
-        let is_answer = found.head.op == op::RESPONSE;
-        let taken = match is_answer {
-            true => take_answer(qps, w, (key, from.incarnation), &found, to),
-            false => answer_short(qps, w, from, &found).then_some(0),
+        let taken = match found.head.op {
+            op::RESPONSE => take_answer(qps, w, (key, from.incarnation), &found, to),
+            ask => answer_short(qps, w, from, &found).then_some((0, ask == op::ASK)),
         };
-        let Some(taken) = taken else { break };
+        let Some((taken, goes_on)) = taken else { break };
         ring.consume(&found);
         polled += taken;
         any = Some(polled);
         // What has been completed behind it waits in the queue.
-        let is_open = w.cqs.get(key).is_some_and(Cq::is_open);
-        if is_answer && w.expects == 0 || !is_open {
+        if !goes_on || !w.cqs.get(key).is_some_and(Cq::is_open) {
             break;
         }
     }

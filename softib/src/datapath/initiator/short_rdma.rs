@@ -102,7 +102,8 @@ fn remote_of(wr: &ibv_send_wr) -> Remote {
 }
 
 /// Ends the request at the head of a send queue with its answer, from process `incarnation`: its completion is the poller's, if that polls queue
-/// `cq` for it, or goes to its own queue. How many the poller has; None: nothing has happened yet.
+/// `cq` for it, or goes to its own queue. How many the poller has, and whether the next answer may have come, too; None: nothing has
+/// happened yet.
 #[inline(always)]
 pub fn take_answer(
     qps: &mut Qps,
@@ -110,7 +111,7 @@ pub fn take_answer(
     (cq, incarnation): (usize, u64),
     found: &Found,
     to: &mut MaybeUninit<ibv_wc>,
-) -> Option<usize> {
+) -> Option<(usize, bool)> {
     let head = &found.head;
     let qp = qps.get_mut(head.dst as usize % QPS)?;
     if !is_plain(head) || !qp.is_usually_from(head, incarnation) {
@@ -139,17 +140,19 @@ pub fn take_answer(
     } else {
         qp.complete_wc(w, wc, head.pos);
     }
-    go_on(qp, w);
-    Some(usize::from(is_here))
+    let is_next_out = qp.sq.front().is_some_and(|next| next.wait == Wait::Asked);
+    if is_next_out {
+        ask_more(qp, w);
+        expect_answer(qp, w);
+    } else {
+        go_on(qp, w);
+    }
+    Some((usize::from(is_here), is_next_out))
 }
 
 /// The request at the head of a send queue is over: the next one goes out, if there is one.
 #[inline(always)]
 fn go_on(qp: &mut Qp, w: &mut World) {
-    if qp.sq.front().is_some_and(|next| next.wait == Wait::Asked) {
-        ask_more(qp, w);
-        return expect_answer(qp, w);
-    }
     qp.busy = !qp.sq.is_empty() && advance(qp, w, &LazyCell::new(timing::now)).is_some();
     w.expects = 0;
     if qp.busy {
