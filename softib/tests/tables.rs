@@ -156,7 +156,7 @@ fn what_was_taken_back_too_late_has_been_done() {
                 keyed::while_given(&*withdrawn, (&*hazard, &*done), 1, once)
             })
         };
-        let is_ours = keyed::take_back(&*withdrawn, &*hazard, 1) && !keyed::was_done(&*done, 1);
+        let is_ours = keyed::take_back(&*withdrawn, &*hazard, 1) && keyed::last_done(&*done, 1).is_ne();
         if is_ours {
             times.fetch_add(1, Ordering::Relaxed);
         }

@@ -173,7 +173,7 @@ fn build(
         sq_retired: 0,
         busy: false,
         refused: None,
-        unplaced: None,
+        refuses_gifts: false,
         established: false,
         async_events: 0,
         held: None,

@@ -1,12 +1,13 @@
 //! The ends of requests and of queue pairs: completions, and the moves that take along all that is outstanding (error, flush, reset).
 
+use crate::datapath::pieces::is_whole;
 use crate::objects::cq::Cqe;
 use crate::objects::events::Subject;
 use crate::objects::peer::Absent;
 use crate::objects::qp::{Ending, Qp, Stream};
 use crate::objects::qp_state::is_receiving;
 use crate::objects::recvq::RecvQ;
-use crate::objects::work::{Queued, Work};
+use crate::objects::work::Work;
 use crate::objects::world::World;
 use rdma_sys::*;
 
@@ -89,19 +90,18 @@ impl Qp {
 
     /// Completes all waiting sends with WR_FLUSH_ERR.
     pub fn flush_sends(&mut self, w: &mut World) {
-        self.end_gift(w);
+        self.end_gifts(w);
         self.ahead = 0;
         while let Some(queued) = self.sq.pop_front() {
             self.complete_send(w, &queued.work, IBV_WC_WR_FLUSH_ERR);
         }
     }
 
-    /// A WRITE whose data is being given to the peer goes on without us, or not at all: others of our process may give.
-    fn end_gift(&self, w: &mut World) {
-        let is_gift = |queued: &Queued| queued.work.may_give && queued.work.asked;
-        let to = self.link.as_ref().filter(|_| self.sq.front().is_some_and(is_gift));
-        if let Some(peer) = to.and_then(|link| w.peers.attached(link.slot)) {
-            peer.ring.give_is_over();
+    /// WRITEs whose data is being given to the peer go on without us, or not at all: others of our process may give.
+    fn end_gifts(&self, w: &mut World) {
+        let Some(peer) = self.link.as_ref().and_then(|link| w.peers.attached(link.slot)) else { return };
+        for queued in self.sq.iter().filter(|queued| queued.work.is_given()) {
+            peer.ring.give_is_over(is_whole(queued.work.len));
         }
     }
 
@@ -159,11 +159,11 @@ impl Qp {
     /// Forgets everything and becomes a new QP with the same number.
     pub fn reset(&mut self, w: &mut World) {
         self.generation = self.generation.wrapping_add(1);
-        self.end_gift(w);
+        self.end_gifts(w);
         self.sq.clear();
         self.ahead = 0;
         (self.inbound, self.held, self.stream) = (None, None, Stream::Free);
-        (self.refused, self.unplaced) = (None, None);
+        (self.refused, self.refuses_gifts) = (None, false);
         (self.link, self.ending) = (None, None);
         self.xrc = None;
         self.established = false;

@@ -29,6 +29,12 @@ pub fn next_piece(len: u32, sent: u32, whole: u32) -> u32 {
     if sent == 0 && len <= whole { len } else { (len - sent).min(PIECE) }
 }
 
+/// A WRITE that is given goes in one piece.
+#[inline]
+pub fn is_whole(len: u32) -> bool {
+    len <= PIECE
+}
+
 /// Wakes the peer's device thread if the push asked for it.
 #[inline]
 pub fn rung(pushed: Pushed, peer: &Peer, bells: &mut u64) {

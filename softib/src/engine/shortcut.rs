@@ -229,7 +229,7 @@ fn poll_answers(
         let from = From { incarnation: ring.incarnation };
         let taken = match found.head.op {
             op::RESPONSE => take_answer(qps, w, (key, from.incarnation), &found, to),
-            ask => answer_short(qps, w, from, &found).then_some((0, ask == op::ASK)),
+            ask => answer_short(qps, w, from, &found).then_some((0, matches!(ask, op::ASK | op::GIVE))),
         };
         let Some((taken, goes_on)) = taken else { break };
         ring.consume(&found);

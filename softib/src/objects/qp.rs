@@ -82,7 +82,7 @@ pub struct Qp {
     pub inbound: Option<Partial>,
     /// Sends that could not go out at once, in order.
     pub sq: VecDeque<Queued>,
-    /// How many READs behind the first request have been asked for (`initiator::ahead`).
+    /// How many requests behind the first one have gone out (`initiator::ahead`).
     pub ahead: usize,
     /// Send requests posted, and those whose completion has been polled (or covered by a polled one).
     pub sq_posted: u32,
@@ -91,8 +91,8 @@ pub struct Qp {
     pub busy: bool,
     /// An RDMA WRITE through the ring that was refused, for this reason, and is not over yet (unreliable QPs).
     pub refused: Option<(u32, u32)>,
-    /// An RDMA WRITE that we are given, a part of which we have not placed.
-    pub unplaced: Option<u32>,
+    /// Of the RDMA WRITEs that we are given one has not been placed, so those behind it are not, either, up to one that has none before it.
+    pub refuses_gifts: bool,
     /// COMM_EST has been raised.
     pub established: bool,
     /// Asynchronous events of it that the program has been given.
@@ -249,7 +249,7 @@ impl Qp {
         self.sq.pop_front()
     }
 
-    /// No READ that has been asked for behind another one is waited for any more: the owner owes an answer to each.
+    /// No request that has gone out behind another one is waited for any more: the peer owes an answer to each.
     #[cold]
     pub fn recall(&mut self) {
         let mut owed = 0;

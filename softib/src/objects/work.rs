@@ -47,7 +47,7 @@ pub struct Work {
     /// READ: the peer was asked for the data and has not sent it in time, or does not send it; so it is fetched.
     pub late: bool,
     pub unsent: bool,
-    /// READ: it was asked for behind one that had to be fetched, or failed; so will it be, and its answer, if there is one, is nobody's.
+    /// READ, or WRITE: it went out behind one that the peer has not carried out, or that has failed; so will it, and its answer is nobody's.
     pub recalled: bool,
     /// How often it has been waited for again, as it had a reason to be late.
     pub waited: u8,
@@ -201,6 +201,11 @@ impl Work {
     /// Data is still to be handed to the peer, which is given it.
     pub fn gives_on(&self) -> bool {
         self.may_give && self.asked && self.sent < self.len
+    }
+
+    /// Data has been handed to the peer, which has not said yet what has become of it.
+    pub fn is_given(&self) -> bool {
+        self.may_give && self.asked && !self.moved
     }
 
     /// Something of it has reached the peer: it is finished even when the QP drains.

@@ -72,9 +72,10 @@ pub fn while_given<T, W: Word<u32>>(
     })
 }
 
-/// The one who has asked, and has [taken back](take_back) the last thing that was not to be done twice: whether it had been done.
-pub fn was_done(done: &impl Word<u32>, number: u32) -> bool {
-    done.load(Ordering::Relaxed) == number
+/// The one who has asked, and has [taken back](take_back) what was not to be done twice: whether the last such thing that had been done is of this
+/// number, of a lower one (less), or of a higher one (greater).
+pub fn last_done(done: &impl Word<u32>, number: u32) -> std::cmp::Ordering {
+    (done.load(Ordering::Relaxed).wrapping_sub(number) as i32).cmp(&0)
 }
 
 /// The one who has asked: takes all up to `number` back. False: the other is just working on one of them.

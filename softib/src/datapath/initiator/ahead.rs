@@ -1,4 +1,5 @@
-//! READs that are under way behind another one: a queue pair asks for as many as it may (max_rd_atomic) before the first is answered.
+//! Requests that are under way behind another one of their kind: a queue pair asks for as many READs as it may (max_rd_atomic) before the first is
+//! answered, and gives [`GIFTS`] WRITEs.
 //!
 //! ```text
 //!   SQ    READ      READ     READ     READ    SEND
@@ -6,71 +7,86 @@
 //!         head      `Qp::ahead` = 2
 //! ```
 //!
-//! Their owner answers in order, so an answer is always the head's. The time of one begins when it comes to the head. If the head has to be
-//! fetched, or fails, the others are recalled ([`Qp::recall`]): each is fetched in its turn, when its owner has left it alone, and what is
-//! answered all the same is nobody's.
+//! The peer answers in order, so an answer is always the head's. The time of one begins when it comes to the head. If the head has to be
+//! carried out by the initiator, or fails, the others are recalled ([`Qp::recall`]): each is carried out in its turn, when the peer has left it
+//! alone, and what is answered all the same is nobody's. Of WRITEs the peer places none behind one that it has not placed, up to the next one
+//! that was at the head as it was given (`flag::FIRST`).
 
 use super::attempt::is_readable;
 use super::path::Way;
+use super::rdma::may_give;
 use crate::objects::qp::Qp;
-use crate::objects::work::{Queued, Step, Wait, Work};
+use crate::objects::work::{Queued, Sges, Step, Wait, Work};
 use crate::objects::world::World;
 use rdma_sys::*;
 
-/// Whether a READ that is posted now may go out behind all that waits, none of which waits for its turn.
+/// How many WRITEs of a queue pair are given at a time.
+const GIFTS: usize = 8;
+
+/// Whether a request of this kind that is posted now may go out behind all that waits, none of which waits for its turn.
 #[inline]
-pub fn may_follow(qp: &Qp) -> bool {
-    qp.sq.len() == qp.ahead + 1 && has_place(qp)
+pub fn may_follow(qp: &Qp, opcode: u32) -> bool {
+    qp.sq.len() == qp.ahead + 1 && leader(qp) == Some(opcode)
 }
 
-/// Queues a READ that has been asked for behind others ([`may_follow`]).
+/// Queues a request that has gone out behind others ([`may_follow`]).
 #[inline]
 pub fn follow(qp: &mut Qp, work: Work, sges: &[ibv_sge]) {
     qp.sq.push_back(Queued::new(work, sges, Wait::Asked, qp.attr.rnr_retry));
     qp.ahead += 1;
 }
 
-/// Asks for the READs behind the head, if that is one and is waited for, as far as the queue pair may.
+/// Sends the requests behind the head, if they are of its kind and it is waited for, as far as the queue pair may.
 #[inline]
 pub fn ask_more(qp: &mut Qp, w: &mut World) {
-    while qp.sq.len() > qp.ahead + 1 && has_place(qp) && ask_next(qp, w) {
+    while qp.sq.len() > qp.ahead + 1
+        && let Some(opcode) = leader(qp)
+        && ask_next(qp, w, opcode)
+    {
         qp.ahead += 1;
     }
 }
 
-/// Another READ may be under way.
+/// The kind of the head, if another one of it may be under way.
 #[inline]
-fn has_place(qp: &Qp) -> bool {
-    let leads = |head: &Queued| matches!(head.wait, Wait::Data { .. } | Wait::Asked) && is_out(&head.work);
-    qp.short && qp.ahead + 1 < qp.attr.max_rd_atomic.into() && qp.sq.front().is_some_and(leads)
+fn leader(qp: &Qp) -> Option<u32> {
+    let head = qp.sq.front().filter(|head| matches!(head.wait, Wait::Data { .. } | Wait::Asked))?;
+    let most = match head.work.opcode {
+        IBV_WR_RDMA_READ => qp.attr.max_rd_atomic.into(),
+        IBV_WR_RDMA_WRITE => GIFTS,
+        _ => return None,
+    };
+    let is_out = head.work.asked && !head.work.recalled && !head.work.gives_on();
+    (qp.short && is_out && qp.ahead + 1 < most).then_some(head.work.opcode)
 }
 
-/// Its owner has been asked for this READ, and is waited for.
-fn is_out(work: &Work) -> bool {
-    work.opcode == IBV_WR_RDMA_READ && work.asked && !work.recalled
-}
-
-/// Asks for the first READ that has not been asked for. False: something is in its way, or it is none; it waits for its turn.
-fn ask_next(qp: &mut Qp, w: &mut World) -> bool {
+/// Sends the first request that has not gone out. False: something is in its way, or it is of another kind; it waits for its turn.
+fn ask_next(qp: &mut Qp, w: &mut World, opcode: u32) -> bool {
     let at = qp.ahead + 1;
-    let usual =
-        |queued: &&Queued| queued.wait == Wait::Turn && queued.fate.is_none() && may_pass(&queued.work);
+    let usual = |queued: &&Queued| queued.wait == Wait::Turn && queued.fate.is_none();
     let Some(queued) = qp.sq.get(at).filter(usual) else { return false };
-    if w.is_iwarp() || !is_readable(qp, w, queued) {
+    let (mut work, Sges::One(sge)) = (queued.work, &queued.sges) else { return false };
+    let sges = [*sge];
+    if work.opcode != opcode || !may_pass(&work) || w.is_iwarp() || !is_readable(qp, w, queued) {
         return false;
     }
-    let mut work = queued.work;
+    work.may_give = may_give(qp, w, &work);
     let World { peers, stats, segment, .. } = w;
-    let asked = Way::to_peer(qp, peers, stats, segment.incarnation, &work)
-        .is_ok_and(|mut way| way.may_ask(&work) && way.ask(&mut work) == Step::Data);
-    if let Some(queued) = qp.sq.get_mut(at).filter(|_| asked) {
+    let sent = Way::to_peer(qp, peers, stats, segment.incarnation, &work).is_ok_and(|mut way| {
+        let step = way.may_ask(&work).then(|| match work.may_give {
+            true => way.give(&mut work, &sges, false),
+            false => way.ask(&mut work),
+        });
+        step == Some(Step::Data)
+    });
+    if let Some(queued) = qp.sq.get_mut(at).filter(|_| sent) {
         (queued.work, queued.wait) = (work, Wait::Asked);
     }
-    asked
+    sent
 }
 
-/// A READ that does not wait for what has been posted before it (IBTA 10.8.3.3: one with the fence indicator does).
+/// It does not wait for what has been posted before it (IBTA 10.8.3.3: one with the fence indicator does).
 fn may_pass(work: &Work) -> bool {
-    let is_new = !work.asked && !work.unsent && !work.late;
-    work.opcode == IBV_WR_RDMA_READ && is_new && work.len > 0 && work.flags & IBV_SEND_FENCE == 0
+    let is_new = !work.asked && !work.unsent && !work.late && !work.moved;
+    is_new && work.len > 0 && work.flags & IBV_SEND_FENCE == 0
 }

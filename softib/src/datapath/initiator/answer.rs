@@ -1,6 +1,7 @@
 //! Answers to requests for memory: they belong to the request at the head of the send queue.
 
 use super::finish::finish_head;
+use crate::datapath::pieces::is_whole;
 use crate::objects::mr::Mrs;
 use crate::objects::peer::Link;
 use crate::objects::qp::{Qp, Qps};
@@ -22,7 +23,7 @@ pub fn response_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
     if queued.work.may_give
         && let Some(peer) = qp.link.as_ref().and_then(|link| w.peers.attached(link.slot))
     {
-        peer.ring.give_is_over();
+        peer.ring.give_is_over(is_whole(queued.work.len));
     }
     if head.imm == NOT_SENT && matches!(queued.wait, Wait::Data { .. } | Wait::Asked) {
         (queued.work.asked, queued.work.unsent, queued.work.sent) = (false, true, 0);

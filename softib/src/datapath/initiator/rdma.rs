@@ -15,7 +15,7 @@
 use super::direct::{direct, is_answered_with_data, needed, probe};
 use super::path::{Path, Way};
 use crate::datapath::iwarp;
-use crate::datapath::pieces::PIECE;
+use crate::datapath::pieces::{PIECE, is_whole};
 use crate::extras::mappings;
 use crate::objects::grant::Grant;
 use crate::objects::mr::Mrs;
@@ -23,7 +23,7 @@ use crate::objects::peer::Link;
 use crate::objects::qp::Qp;
 use crate::objects::work::{Remote, Step, WORD, Work};
 use crate::objects::world::World;
-use crate::shm::ring;
+use crate::shm::ring::{self, Given};
 use crate::shm::segment::Segment;
 use rdma_sys::*;
 
@@ -116,7 +116,7 @@ impl<P: Path> Way<'_, P> {
             return None;
         }
         if work.asked || self.is_moved_sooner(work) {
-            return Some(if work.may_give { self.give(work, sges) } else { self.ask(work) });
+            return Some(if work.may_give { self.give(work, sges, true) } else { self.ask(work) });
         }
         match direct(self.peer, own, grant, work, sges) {
             Ok(()) => {
@@ -145,10 +145,12 @@ impl<P: Path> Way<'_, P> {
         link.unasked = link.unasked.saturating_sub(1);
         let comes_soon = self.peer.polls() || work.len >= LEAST_AWAITED;
         let is_free = link.owed == 0 && link.unasked == 0;
-        is_free
-            && comes_soon
-            && self.peer.ring.is_watched()
-            && (reads || self.peer.ring.may_give(work.len.min(PIECE)))
+        is_free && comes_soon && self.peer.ring.is_watched() && (reads || self.may_give(work.len))
+    }
+
+    /// Whether a WRITE of so many bytes may be given now.
+    fn may_give(&mut self, len: u32) -> bool {
+        self.peer.ring.may_give(is_whole(len)) && self.has_room_for_gift(len.min(PIECE))
     }
 
     /// Whether the peer carries this request out as things stand: nothing is to be found out before, and it does not refuse.
@@ -169,9 +171,12 @@ impl<P: Path> Way<'_, P> {
         }
         let is_answered = !work.gives_on();
         if work.may_give {
-            // It may have been done, and the answer be on its way.
-            work.moved = self.peer.ring.was_given(work.give);
-            self.peer.ring.give_is_over();
+            // It may have been done, and the answer be on its way. What has been recalled was behind one that had not.
+            match self.peer.ring.given(work.give) {
+                Given::Answered if !work.recalled => return false,
+                given => work.moved = given == Given::Placed,
+            }
+            self.peer.ring.give_is_over(is_whole(work.len));
         }
         (work.asked, work.unsent, work.sent) = (false, true, 0);
         match (work.recalled, is_answered) {

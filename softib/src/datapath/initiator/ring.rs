@@ -3,7 +3,7 @@
 //! them is `responder::rdma`, and what becomes of its answer `answer`.
 
 use super::path::{Path, Way};
-use crate::datapath::pieces::{AHEAD, PIECE};
+use crate::datapath::pieces::{AHEAD, PIECE, is_whole};
 use crate::objects::reply::{Gift, Target};
 use crate::objects::sges::gather;
 use crate::objects::work::{Remote, Step, WORD, Work};
@@ -62,9 +62,10 @@ impl<P: Path> Way<'_, P> {
     }
 
     /// Gives the peer data that it places in its memory, which we could do as well: as much of it as there is room for.
-    pub fn give(&mut self, work: &mut Work, sges: &[ibv_sge]) -> Step {
+    /// `leads`: the peer has answered all that was before it on its queue pair.
+    pub fn give(&mut self, work: &mut Work, sges: &[ibv_sge], leads: bool) -> Step {
         if !work.asked {
-            work.give = self.peer.ring.next_give();
+            work.give = self.peer.ring.next_give(is_whole(work.len));
             (work.asked, work.sent) = (true, 0);
             self.stats.rdma_ring += 1;
         }
@@ -72,16 +73,22 @@ impl<P: Path> Way<'_, P> {
         let target = Target { addr, rkey, len: work.len };
         while work.gives_on() {
             let (from, len) = (work.sent, (work.len - work.sent).min(PIECE));
-            if !self.peer.ring.has_room_within(bulk(len), AHEAD) {
+            if !self.has_room_for_gift(len) {
                 break;
             }
-            let flags = if from + len == work.len { flag::LAST } else { 0 };
+            let last = if from + len == work.len { flag::LAST } else { 0 };
+            let flags = last | if leads && from == 0 { flag::FIRST } else { 0 };
             let head = Head { flags, len, pos: work.number, imm: work.give, ..self.head(op::GIVE) };
             let gift = Gift { target, from };
             self.push_request(head, &gift.emit(), |to| gather(sges, from as usize, len as usize, to));
             work.sent += len;
         }
         Step::Data
+    }
+
+    /// Whether so many bytes that are given have room.
+    pub fn has_room_for_gift(&mut self, len: u32) -> bool {
+        self.peer.ring.has_room_within(bulk(len), AHEAD)
     }
 
     /// Sends an atomic: all of it is in the cell.

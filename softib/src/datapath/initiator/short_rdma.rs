@@ -8,7 +8,7 @@ use super::path::Way;
 use super::queue::{advance, enqueue};
 use super::rdma::may_give;
 use crate::datapath::ends::code_of;
-use crate::datapath::pieces::PIECE;
+use crate::datapath::pieces::{PIECE, is_whole};
 use crate::fabric::MAX_MESSAGE;
 use crate::objects::mr::Mrs;
 use crate::objects::qp::{Qp, Qps};
@@ -37,6 +37,7 @@ pub fn asks(opcode: u32) -> bool {
 pub fn ask_short(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr, sges: &[ibv_sge]) -> bool {
     let Some(mut work) = short_request(qp, w, wr, sges) else { return false };
     work.may_give = may_give(qp, w, &work);
+    let leads = qp.sq.is_empty();
     let World { peers, stats, segment, .. } = w;
     let Ok(mut way) = Way::to_peer(qp, peers, stats, segment.incarnation, &work) else { return false };
     if !way.may_ask(&work) {
@@ -44,14 +45,14 @@ pub fn ask_short(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr, sges: &[ibv_sge])
     }
     let step = match (work.remote, work.may_give) {
         (Remote::Word { .. }, _) => way.request(&mut work, sges),
-        (_, true) => way.give(&mut work, sges),
+        (_, true) => way.give(&mut work, sges, leads),
         (_, false) => way.ask(&mut work),
     };
     if matches!(step, Step::Room) {
         return false;
     }
     qp.sq_posted = work.number;
-    if qp.sq.is_empty() {
+    if leads {
         enqueue(qp, w, work, sges, step);
     } else {
         follow(qp, work, sges);
@@ -84,7 +85,7 @@ fn short_request(qp: &Qp, w: &World, wr: &ibv_send_wr, sges: &[ibv_sge]) -> Opti
 
 /// Whether it may go out behind others that have gone out.
 fn follows(qp: &Qp, wr: &ibv_send_wr) -> bool {
-    wr.opcode == IBV_WR_RDMA_READ && wr.send_flags & IBV_SEND_FENCE == 0 && may_follow(qp)
+    wr.send_flags & IBV_SEND_FENCE == 0 && may_follow(qp, wr.opcode)
 }
 
 /// What the request is for.
@@ -131,7 +132,7 @@ pub fn take_answer(
             .attached(link.slot)
             .filter(|_| may_give)
             .into_iter()
-            .for_each(|peer| peer.ring.give_is_over());
+            .for_each(|peer| peer.ring.give_is_over(is_whole(byte_len)));
     }
     let is_here = qp.send_cq == cq;
     if is_here {

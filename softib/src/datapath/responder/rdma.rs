@@ -157,15 +157,15 @@ fn write_part(grant: &Grant, w: &World, found: &Found) -> Result<(), u32> {
     Ok(())
 }
 
-/// A part of an RDMA WRITE that its initiator can carry out itself, and does when we are late or do not permit it (target).
+/// A part of an RDMA WRITE that its initiator can carry out itself, and does when we are late or do not permit it (target). So it does with those
+/// behind one that it carries out, up to one before which nothing is open.
 pub fn gift_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
     let head = &found.head;
-    if qp.unplaced != Some(head.pos) {
-        let placed = place_gift(&grant_of(qp), &w.mrs, &w.segment.map, found);
-        qp.unplaced = placed.is_none().then_some(head.pos);
-    }
+    qp.refuses_gifts &= head.flags & flag::FIRST == 0;
+    qp.refuses_gifts |=
+        !qp.refuses_gifts && place_gift(&grant_of(qp), &w.mrs, &w.segment.map, found).is_none();
     if head.flags & flag::LAST != 0 {
-        let status = if qp.unplaced.take().is_none() { IBV_WC_SUCCESS } else { NOT_SENT };
+        let status = if qp.refuses_gifts { NOT_SENT } else { IBV_WC_SUCCESS };
         let answer = Answer { number: head.pos, status, ..Answer::default() };
         w.replies.push_back(Reply { asked: Responder::Qp(qp).asked(), answer });
     }

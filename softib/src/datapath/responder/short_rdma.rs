@@ -21,7 +21,7 @@ use rdma_sys::*;
 #[inline(always)]
 pub fn answer_short(qps: &mut Qps, w: &mut World, from: From, found: &Found) -> bool {
     let Some(qp) = qps.get_mut(found.head.dst as usize % QPS) else { return false };
-    if !qp.is_usually_from(&found.head, from.incarnation) || qp.unplaced.is_some() {
+    if !qp.is_usually_from(&found.head, from.incarnation) || qp.refuses_gifts {
         return false;
     }
     let World { mrs, peers, segment, stats, .. } = w;

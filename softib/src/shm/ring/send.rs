@@ -57,8 +57,10 @@ pub struct SendRing {
     stall: Option<((u32, u32), Instant)>,
     /// ASKs sent so far.
     asks: u32,
-    /// A GIVE has been sent whose end is not known. There is one at a time: the receiver says of the last one only whether it has placed it.
-    is_giving: bool,
+    /// GIVEs of one piece that have been sent and whose end is not known; and that there is one of several pieces. That is alone: the receiver
+    /// says of the last one only that it has placed it, and places those of one piece in the order in which they have been sent.
+    gives: u32,
+    gives_pieces: bool,
 }
 
 /// What a push asks of its caller.
@@ -69,6 +71,17 @@ pub enum Pushed {
     Watched,
     /// It has been announced in the bitmap, and the device thread is to be woken.
     RingBell,
+}
+
+/// What a receiver has made of a GIVE.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+pub enum Given {
+    /// Nothing, nor will it.
+    Not,
+    /// It has placed the data.
+    Placed,
+    /// It has placed that of a later one, so it has answered this one, in one way or the other.
+    Answered,
 }
 
 impl SendRing {
@@ -125,7 +138,8 @@ impl SendRing {
             fenced,
             stall: None,
             asks: 0,
-            is_giving: false,
+            gives: 0,
+            gives_pieces: false,
         })
     }
 
@@ -435,25 +449,31 @@ impl SendRing {
         self.asks
     }
 
-    /// A GIVE may be sent, whose first data of `len` bytes goes through the bulk.
-    pub fn may_give(&mut self, len: u32) -> bool {
-        !self.is_giving && self.has_room((len as usize).max(INLINE_MAX + 1))
+    /// A GIVE of one piece, or of several, may be sent as far as others go.
+    pub fn may_give(&self, is_whole: bool) -> bool {
+        !self.gives_pieces && (is_whole || self.gives == 0)
     }
 
     /// The number of the next GIVE, which is not over until [`SendRing::give_is_over`].
-    pub fn next_give(&mut self) -> u32 {
-        self.is_giving = true;
+    pub fn next_give(&mut self, is_whole: bool) -> u32 {
+        self.gives += u32::from(is_whole);
+        self.gives_pieces = !is_whole;
         self.next_ask()
     }
 
-    /// It has been answered, or withdrawn.
-    pub fn give_is_over(&mut self) {
-        self.is_giving = false;
+    /// One of one piece, or of several, has been answered, or withdrawn.
+    pub fn give_is_over(&mut self, is_whole: bool) {
+        self.gives = self.gives.saturating_sub(is_whole.into());
+        self.gives_pieces &= is_whole;
     }
 
-    /// The receiver has placed the data of this GIVE, which has been withdrawn too late.
-    pub fn was_given(&self, number: u32) -> bool {
-        keyed::was_done(self.map.u32(ring_entry(self.index) + R_GIVEN), number)
+    /// What the receiver has made of a GIVE that has been withdrawn.
+    pub fn given(&self, number: u32) -> Given {
+        match keyed::last_done(self.map.u32(ring_entry(self.index) + R_GIVEN), number) {
+            std::cmp::Ordering::Equal => Given::Placed,
+            std::cmp::Ordering::Greater => Given::Answered,
+            std::cmp::Ordering::Less => Given::Not,
+        }
     }
 
     /// Takes all ASKs and GIVEs back that have been sent. False: the receiver is just answering one.

@@ -1,5 +1,5 @@
-//! Several READs of a queue pair that are under way at once: what they bring, in which order they end, and what becomes of the others when one
-//! fails, is late, or its owner ends.
+//! Several READs, or WRITEs, of a queue pair that are under way at once: what they move, in which order they end, and what becomes of the others
+//! when one fails, is late, or the owner of the memory ends.
 
 // Tests call the C functions with what they have just made; a failure may panic.
 #![allow(clippy::undocumented_unsafe_blocks, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -9,6 +9,7 @@ use common::*;
 use rdma_sys::*;
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// The other processes; does nothing when the test runner calls it.
@@ -21,13 +22,16 @@ fn child_main() {
     }
 }
 
-/// Bytes of the owner's memory, and of each part of ours that is read into.
+/// Bytes of the owner's memory that are read, of each part of ours that is read into, and of the part of its memory that a queue pair writes to.
 const LEN: usize = 1 << 18;
+/// The owner's memory: what is read, what two queue pairs write to, and two words that count.
+const ALL: usize = 3 * LEN + 128;
+const COUNTS: [usize; 2] = [3 * LEN, 3 * LEN + 64];
 /// READs under way at most, and posted at most.
 const UNDER_WAY: u8 = 6;
 const AT_ONCE: usize = 16;
 /// Queue pairs; the last ones fail.
-const PAIRS: usize = 6;
+const PAIRS: usize = 7;
 /// Where the owner's memory is written to.
 const WRITTEN: usize = LEN - 4096;
 
@@ -39,8 +43,9 @@ fn path() -> Path {
 fn owner() {
     let dev = Dev::open();
     let qps = [(); PAIRS].map(|()| dev.qp(IBV_QPT_RC, dev.cq(64)));
-    let mut buf = Buf::new(&dev, LEN, ALL_ACCESS);
-    buf.data.copy_from_slice(&pattern(3, LEN));
+    let mut buf = Buf::new(&dev, ALL, ALL_ACCESS);
+    buf.data[..LEN].copy_from_slice(&pattern(3, LEN));
+    let counts = COUNTS.map(|at| unsafe { &*buf.data.as_ptr().add(at).cast::<AtomicU64>() });
     let numbers = qps.iter().map(|qp| qp.num().into());
     say(&[buf.addr(), buf.key().into()].into_iter().chain(numbers).collect::<Vec<u64>>());
     let hello = listen().unwrap();
@@ -50,6 +55,10 @@ fn owner() {
     let began = Instant::now();
     // The reader ends it.
     while began.elapsed() < 4 * PATIENCE {
+        // The second count is written behind the first.
+        let second = counts[1].load(Ordering::Acquire);
+        let first = counts[0].load(Ordering::Acquire);
+        assert!(first >= second, "{second} before {first}");
         qps.iter().for_each(|qp| assert!(poll(qp.cq).is_none_or(|wc| wc.wr_id == 5)));
     }
 }
@@ -59,7 +68,8 @@ struct Reader {
     qp: Qp,
     buf: Buf,
     at: (u64, u32),
-    /// Completions that have been polled.
+    /// Completions that are to come, and those that have been polled.
+    expected: usize,
     ended: RefCell<VecDeque<(usize, u32)>>,
 }
 
@@ -100,6 +110,10 @@ impl Reader {
         self.ended.borrow_mut().extend(ended);
     }
 
+    fn writes(&self, wr_id: u64, sge: ibv_sge, there: usize) {
+        assert_eq!(self.qp.rdma(wr_id, IBV_WR_RDMA_WRITE, sge, self.at.0 + there as u64, self.at.1), 0);
+    }
+
     /// All of these end in their order and have succeeded.
     fn succeed(&self, count: usize) {
         (0..count).for_each(|wr_id| assert_eq!(self.ends(), (wr_id, IBV_WC_SUCCESS)));
@@ -116,19 +130,21 @@ impl Reader {
 }
 
 #[test]
-fn reads_behind_others_bring_what_they_name_whatever_their_owner_does() {
+fn requests_behind_others_move_what_they_name_whatever_the_memorys_owner_does() {
     // Processes of other tests do not count.
     Child::start_with("reader", &[("SOFTIB_PROCESSORS", "64")]).finish();
 }
 
 fn reader() {
     let dev = Dev::open();
+    unsafe { (softib::driver_table().await_writes.unwrap())() };
     let mut child = Child::start("owner");
     let hello = child.hear();
     let mut readers = [(); PAIRS].map(|()| Reader {
         qp: dev.qp(IBV_QPT_RC, dev.cq(64)),
         buf: dev.buf(AT_ONCE * LEN),
         at: (hello[0], hello[1] as u32),
+        expected: 0,
         ended: RefCell::default(),
     });
     readers.iter().zip(&hello[2..]).for_each(|(reader, dest)| reader.qp.connect(*dest as u32, &path()));
@@ -139,10 +155,16 @@ fn reader() {
     readers[0].succeed(1);
     let mut random = Random::from_environment();
     at_random(&mut readers, &child, &mut random);
-    is_asked_again(&readers[0]);
+    let first = &readers[0];
+    goes_through_the_ring(first, |at| first.posts(at, Read { len: 100, from: at, part: at }, 0));
+    writes_at_random(&mut readers, &child, &mut random);
+    counts_in_order(&mut readers, &child);
+    let first = &readers[0];
+    goes_through_the_ring(first, |at| first.writes(at as u64, first.buf.sge(0, 100), LEN));
     before_and_behind_writes(&mut readers[0]);
-    let [.., local, refused, first, dead] = &mut readers;
+    let [reads, .., written, local, refused, first, dead] = &mut readers;
     refusals(refused, first);
+    refused_write(written, reads);
     without_its_buffer(&dev, local);
     without_its_owner(dead, child);
 }
@@ -192,13 +214,83 @@ fn any_reads(random: &mut Random) -> Vec<Read> {
     (0..count).map(|_| any(random)).collect()
 }
 
-/// No answer is thought to be owed for ever: after a while the owner is asked as before.
-fn is_asked_again(reader: &Reader) {
-    let (before, began) = (softib::stats().rdma_ring, Instant::now());
-    while softib::stats().rdma_ring < before + 100 {
-        (0..AT_ONCE).for_each(|at| reader.posts(at, Read { len: 100, from: at, part: at }, 0));
+/// No answer is thought to be owed for ever: after a while the owner is asked as before, and so it is given.
+fn goes_through_the_ring(reader: &Reader, posts: impl Fn(usize)) {
+    let (began, counts) = (Instant::now(), || (softib::stats().rdma_ring, softib::stats().rdma_direct));
+    loop {
+        let before = counts();
+        (0..AT_ONCE).for_each(&posts);
         reader.succeed(AT_ONCE);
+        if counts() == (before.0 + AT_ONCE as u64, before.1) {
+            return;
+        }
         assert!(began.elapsed() < PATIENCE, "{:?}", softib::stats());
+    }
+}
+
+/// WRITEs of any length, of two queue pairs, whose target stands still for a while in some rounds: all of them are there, in their order.
+fn writes_at_random(readers: &mut [Reader; PAIRS], child: &Child, random: &mut Random) {
+    let mut models = [vec![0; LEN], vec![0; LEN]];
+    for round in 0..rounds("SOFTIB_ROUNDS", 400) {
+        let stands_still = round % 16 < 2;
+        if stands_still && round % 2 == 0 {
+            child.stop();
+        }
+        for (at, (reader, model)) in readers.iter_mut().zip(&mut models).enumerate() {
+            reader.buf.data[..LEN].copy_from_slice(&pattern(2 * round + at as u64, LEN));
+            let writes = any_reads(random);
+            for (wr_id, write) in writes.iter().enumerate() {
+                let from = random.below((LEN - write.len) as u64) as usize;
+                let (sge, there) = (reader.buf.sge(from, write.len), (1 + at) * LEN + write.from);
+                model[write.from..][..write.len].copy_from_slice(&reader.buf.data[from..][..write.len]);
+                reader.writes(wr_id as u64, sge, there);
+            }
+            reader.expected = writes.len();
+        }
+        if stands_still && round % 2 == 1 {
+            child.stop();
+        }
+        if stands_still {
+            let (began, lasts) = (Instant::now(), Duration::from_micros(random.below(300)));
+            while began.elapsed() < lasts {
+                readers[0].polls();
+            }
+            child.signal(libc::SIGCONT);
+        }
+        for (at, (reader, model)) in readers.iter().zip(&models).enumerate() {
+            reader.succeed(reader.expected);
+            reader.posts(0, Read { len: LEN, from: (1 + at) * LEN, part: 1 }, 0);
+            reader.succeed(1);
+            assert!(&reader.buf.data[LEN..2 * LEN] == model, "round {round}");
+        }
+    }
+}
+
+/// The target sees WRITEs in the order in which they have been posted, even if another queue pair takes back what it has given.
+fn counts_in_order(readers: &mut [Reader; PAIRS], child: &Child) {
+    let [other, counter, ..] = readers;
+    let mut count = 0_u64;
+    for round in 0..400 {
+        if round % 4 == 0 {
+            child.stop();
+            (0..4).for_each(|at| other.writes(at, other.buf.sge(0, 100), LEN));
+        }
+        for at in 0..AT_ONCE / 2 {
+            count += 1;
+            counter.buf.data[8 * at..][..8].copy_from_slice(&count.to_ne_bytes());
+            for (word, there) in COUNTS.into_iter().enumerate() {
+                counter.writes((2 * at + word) as u64, counter.buf.sge(8 * at, 8), there);
+            }
+        }
+        if round % 4 == 0 {
+            let (began, lasts) = (Instant::now(), Duration::from_micros(round % 60));
+            while began.elapsed() < lasts {
+                other.polls();
+            }
+            child.signal(libc::SIGCONT);
+            other.succeed(4);
+        }
+        counter.succeed(AT_ONCE);
     }
 }
 
@@ -229,7 +321,7 @@ fn before_and_behind_writes(reader: &mut Reader) {
 /// Of several READs the one that is not granted fails; what is before it succeeds, and what is behind it does not.
 fn refusals(behind: &Reader, first: &Reader) {
     for (reader, fails) in [(behind, 2), (first, 0)] {
-        let reads = |at| Read { len: 8, from: if at == fails { LEN } else { 0 }, part: at };
+        let reads = |at| Read { len: 8, from: if at == fails { ALL } else { 0 }, part: at };
         (0..5).for_each(|at| reader.posts(at, reads(at), 0));
         for at in 0..5 {
             let status = match at.cmp(&fails) {
@@ -240,6 +332,25 @@ fn refusals(behind: &Reader, first: &Reader) {
             assert_eq!(reader.ends(), (at, status));
         }
     }
+}
+
+/// Of several WRITEs the one that is not granted fails; what is before it has been written, and what is behind it has not.
+fn refused_write(writer: &mut Reader, reads: &Reader) {
+    writer.buf.data[..40].copy_from_slice(&pattern(99, 40));
+    reads.posts(0, Read { len: 40, from: LEN, part: 1 }, 0);
+    reads.succeed(1);
+    let before = reads.buf.data[LEN..LEN + 40].to_vec();
+    for at in 0..5 {
+        writer.writes(at as u64, writer.buf.sge(8 * at, 8), if at == 2 { ALL } else { LEN + 8 * at });
+    }
+    let ends: Vec<_> = (0..5).map(|_| writer.ends()).collect();
+    let flushed = (3..5).map(|at| (at, IBV_WC_WR_FLUSH_ERR));
+    let first = [(0, IBV_WC_SUCCESS), (1, IBV_WC_SUCCESS), (2, IBV_WC_REM_ACCESS_ERR)];
+    assert_eq!(ends, first.into_iter().chain(flushed).collect::<Vec<_>>());
+    reads.posts(0, Read { len: 40, from: LEN, part: 1 }, 0);
+    reads.succeed(1);
+    let (new, old) = reads.buf.data[LEN..LEN + 40].split_at(16);
+    assert_eq!((new, old), (&writer.buf.data[..16], &before[16..]));
 }
 
 /// A READ whose buffer has been deregistered meanwhile fails, and what its owner has sent for those behind it is nobody's.
