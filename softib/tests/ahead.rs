@@ -353,7 +353,7 @@ fn refused_write(writer: &mut Reader, reads: &Reader) {
     assert_eq!((new, old), (&writer.buf.data[..16], &before[16..]));
 }
 
-/// A READ whose buffer has been deregistered meanwhile fails, and what its owner has sent for those behind it is nobody's.
+/// A READ whose buffer has been deregistered meanwhile fails, and what its owner has sent for those behind it is dropped.
 fn without_its_buffer(dev: &Dev, reader: &mut Reader) {
     let mut gone = Buf::new(dev, 64, ALL_ACCESS);
     let kept = std::mem::replace(&mut reader.buf, gone);

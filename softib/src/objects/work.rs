@@ -47,7 +47,7 @@ pub struct Work {
     /// READ: the peer was asked for the data and has not sent it in time, or does not send it; so it is fetched.
     pub late: bool,
     pub unsent: bool,
-    /// READ, or WRITE: it went out behind one that the peer has not carried out, or that has failed; so will it, and its answer is nobody's.
+    /// READ, or WRITE: it went out behind one that the peer has not carried out, or that has failed; so will it, and its answer is dropped.
     pub recalled: bool,
     /// How often it has been waited for again, as it had a reason to be late.
     pub waited: u8,

@@ -9,7 +9,7 @@
 //!
 //! The peer answers in order, so an answer is always the head's. The time of one begins when it comes to the head. If the head has to be
 //! carried out by the initiator, or fails, the others are recalled ([`Qp::recall`]): each is carried out in its turn, when the peer has left it
-//! alone, and what is answered all the same is nobody's. Of WRITEs the peer places none behind one that it has not placed, up to the next one
+//! alone, and an answer that comes all the same is dropped. Of WRITEs the peer places none behind one that it has not placed, up to the next one
 //! that was at the head as it was given (`flag::FIRST`).
 
 use super::attempt::is_readable;
