@@ -170,8 +170,7 @@ fn start(plan: Plan) -> Result<Engine, Errno> {
         was_elsewhere: false,
         in_burst: false,
         unlooked: 0,
-        expects: 0,
-        expects_until: None,
+        expected: Default::default(),
         lender: None,
     };
     let inbound = Inbound::new(inlets, barrier);

@@ -19,16 +19,12 @@ use crate::shm::cell::{Head, INLINE_MAX, op};
 use crate::shm::ring::RecvRing;
 use rdma_sys::ibv_wc;
 use std::mem::MaybeUninit;
-use std::time::Duration;
 
 /// Other rings are looked for once in so many messages of a ring that always has one.
 const LOOK_AROUND: u32 = 64;
 
-/// A poll that expects an answer looks for it once in so many times: each look may take the line from its sender.
+/// A poll that expects an answer ([`Expected`](crate::objects::expected::Expected)) looks for it once in so many times: each look may take the line from its sender.
 const LOOK_EVERY: u32 = 3;
-
-/// So long an answer is expected of which nothing says until when.
-const AT_MOST: Duration = Duration::from_micros(5);
 
 /// One of several hot rings that has had nothing in so many looks that found nothing is not looked at any more, for each costs all such looks.
 /// That senders are told takes a system call.
@@ -128,19 +124,14 @@ impl State {
         }
         let may_take = cq.is_open() && w.doomed.is_empty() && w.replies.is_empty() && w.lender.is_none();
         let ring = inbound.rings.get_mut(inbound.turn)?.as_mut().filter(|_| may_take)?;
-        if w.expects > 0 {
-            w.expects -= 1;
-            if !w.expects.is_multiple_of(LOOK_EVERY) {
-                return Some(0);
+        if w.expected.polls > 0 {
+            w.expected.polls -= 1;
+            if !w.expected.polls.is_multiple_of(LOOK_EVERY) {
+                return (!w.expected.is_overdue_at_first()).then_some(0);
             }
             if !ring.is_ready() {
-                // A program that looks around now and then only has its time used up by few polls.
-                let now = timing::now();
-                if now >= *w.expects_until.get_or_insert(now + AT_MOST) {
-                    w.expects = 0;
-                    return None;
-                }
-                return (inbound.look_around(&mut w.stats) == Short::Nothing).then_some(0);
+                let goes_on = !w.expected.is_overdue() && inbound.look_around(&mut w.stats) == Short::Nothing;
+                return goes_on.then_some(0);
             }
         }
         let polled = poll_answers(qps, w, key, ring, out);

@@ -25,6 +25,8 @@ mod binds;
 pub mod cq;
 /// [`events::Context`], [`events::Event`].
 pub mod events;
+/// [`expected::Expected`].
+pub mod expected;
 /// [`extended::CqEx`], [`extended::QpEx`].
 pub mod extended;
 /// [`faults::plan::Plan`].

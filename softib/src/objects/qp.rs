@@ -243,7 +243,7 @@ impl Qp {
     }
 
     /// Takes the first request out of the send queue, which is over.
-    #[inline]
+    #[inline(always)] // it is not moved for those that only drop it
     pub fn pop_head(&mut self) -> Option<Queued> {
         self.ahead = self.ahead.saturating_sub(1);
         self.sq.pop_front()

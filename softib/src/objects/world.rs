@@ -2,6 +2,7 @@
 
 use super::cq::{Armed, Channel, Cq, Cqe};
 use super::events::{Context, Event, Subject};
+use super::expected::Expected;
 use super::faults::state::Faults;
 use super::groups::Groups;
 use super::mr::{Mrs, Pd};
@@ -100,9 +101,8 @@ pub struct World {
     /// When the last look was over at what waits, if something does; and whether the program was elsewhere between that and the present one.
     pub looked: Option<Instant>,
     pub was_elsewhere: bool,
-    /// Only an answer of one piece is waited for, which is on its way: so many more polls do without all else; and until when.
-    pub expects: u32,
-    pub expects_until: Option<Instant>,
+    /// Only an answer of one piece is waited for, which is on its way.
+    pub expected: Expected,
     /// Polls since the rings were looked at, each of which found a completion that waited.
     pub unlooked: u32,
     /// A short message has been posted since the last poll: the next one follows on its heels.

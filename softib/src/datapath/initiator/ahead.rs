@@ -30,7 +30,7 @@ pub fn may_follow(qp: &Qp, opcode: u32) -> bool {
 }
 
 /// Queues a request that has gone out behind others ([`may_follow`]).
-#[inline]
+#[inline(never)]
 pub fn follow(qp: &mut Qp, work: Work, sges: &[ibv_sge]) {
     qp.sq.push_back(Queued::new(work, sges, Wait::Asked, qp.attr.rnr_retry));
     qp.ahead += 1;
@@ -39,8 +39,14 @@ pub fn follow(qp: &mut Qp, work: Work, sges: &[ibv_sge]) {
 /// Sends the requests behind the head, if they are of its kind and it is waited for, as far as the queue pair may.
 #[inline]
 pub fn ask_more(qp: &mut Qp, w: &mut World) {
-    while qp.sq.len() > qp.ahead + 1
-        && let Some(opcode) = leader(qp)
+    if qp.sq.len() > qp.ahead + 1 {
+        ask_all(qp, w);
+    }
+}
+
+#[inline(never)]
+fn ask_all(qp: &mut Qp, w: &mut World) {
+    while let Some(opcode) = leader(qp)
         && ask_next(qp, w, opcode)
     {
         qp.ahead += 1;

@@ -7,6 +7,7 @@ use super::rdma::{self, Answerer};
 use super::{fates, xrc};
 use crate::datapath::pieces::PIECE;
 use crate::objects::events::Subject;
+use crate::objects::expected::Expected;
 use crate::objects::qp::Qp;
 use crate::objects::work::{Queued, SHORT, Step, Wait, Work};
 use crate::objects::world::World;
@@ -20,7 +21,7 @@ pub fn enqueue(qp: &mut Qp, w: &mut World, work: Work, sges: &[ibv_sge], step: S
     let mut queued = Queued::new(work, sges, Wait::Turn, qp.attr.rnr_retry);
     let spent = wait_for(qp, w, &mut queued, step);
     qp.sq.push_back(queued);
-    w.expects = 0;
+    w.expected = Expected::default();
     if let Some(status) = spent {
         return finish_head(qp, w, status);
     }

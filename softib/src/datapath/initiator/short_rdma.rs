@@ -10,6 +10,7 @@ use super::rdma::may_give;
 use crate::datapath::ends::code_of;
 use crate::datapath::pieces::{PIECE, is_whole};
 use crate::fabric::MAX_MESSAGE;
+use crate::objects::expected::Expected;
 use crate::objects::mr::Mrs;
 use crate::objects::qp::{Qp, Qps};
 use crate::objects::work::{Queued, Remote, Sges, Step, WORD, Wait, Work};
@@ -20,9 +21,6 @@ use crate::shm::layout::QPS;
 use rdma_sys::*;
 use std::cell::LazyCell;
 use std::mem::MaybeUninit;
-
-/// Polls in which an answer of one piece comes, where its sender looks at its rings.
-const EXPECTED: u32 = 24;
 
 /// Whether a request of this opcode may go this way.
 pub fn asks(opcode: u32) -> bool {
@@ -84,6 +82,7 @@ fn short_request(qp: &Qp, w: &World, wr: &ibv_send_wr, sges: &[ibv_sge]) -> Opti
 }
 
 /// Whether it may go out behind others that have gone out.
+#[inline(never)]
 fn follows(qp: &Qp, wr: &ibv_send_wr) -> bool {
     wr.send_flags & IBV_SEND_FENCE == 0 && may_follow(qp, wr.opcode)
 }
@@ -155,7 +154,7 @@ pub fn take_answer(
 #[inline(always)]
 fn go_on(qp: &mut Qp, w: &mut World) {
     qp.busy = !qp.sq.is_empty() && advance(qp, w, &LazyCell::new(timing::now)).is_some();
-    w.expects = 0;
+    w.expected = Expected::default();
     if qp.busy {
         return expect_answer(qp, w);
     }
@@ -172,7 +171,7 @@ fn expect_answer(qp: &Qp, w: &mut World) {
     if let Some(queued) = qp.sq.front().filter(is_short)
         && w.busy.len() == 1
     {
-        (w.expects, w.expects_until) = (EXPECTED, queued.wait.until());
+        w.expected = Expected::until(queued.wait.until());
     }
 }
 
