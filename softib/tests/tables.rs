@@ -165,3 +165,23 @@ fn what_was_taken_back_too_late_has_been_done() {
         assert!(!(was_theirs && is_ours), "it was done twice");
     });
 }
+
+/// Of two that are done in order, the second not without the first, the one who has taken both back knows which have been.
+#[test]
+fn of_two_that_were_taken_back_it_is_known_which_have_been_done() {
+    loom::model(|| {
+        let [withdrawn, hazard, done] = [0; 3].map(|word| Arc::new(AtomicU32::new(word)));
+        let other = {
+            let (withdrawn, hazard, done) = (withdrawn.clone(), hazard.clone(), done.clone());
+            loom::thread::spawn(move || {
+                let give =
+                    |number| keyed::while_given(&*withdrawn, (&*hazard, &*done), number, || ()).is_some();
+                u32::from(give(1)) + u32::from(give(2))
+            })
+        };
+        let known = keyed::take_back(&*withdrawn, &*hazard, 2).then(|| keyed::last_done(&*done, 1));
+        let times = other.join().unwrap();
+        let all = [std::cmp::Ordering::Less, std::cmp::Ordering::Equal, std::cmp::Ordering::Greater];
+        assert!(known.is_none_or(|known| known == all[times as usize]), "{known:?} of {times}");
+    });
+}
