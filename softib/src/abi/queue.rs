@@ -174,6 +174,7 @@ fn build(
         busy: false,
         refused: None,
         refuses_gifts: false,
+        heard: 0,
         established: false,
         async_events: 0,
         held: None,

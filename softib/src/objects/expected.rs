@@ -8,7 +8,7 @@ const POLLS: u32 = 24;
 /// In the first of them the clock is read only where that delays nothing: as soon as the program is back from what else it does.
 const WITHOUT_CLOCK: u32 = 4;
 
-/// So long an answer is expected of which nothing says until when.
+/// So long an answer is expected.
 const AT_MOST: Duration = Duration::from_micros(5);
 
 /// How long an answer is expected.
@@ -16,21 +16,21 @@ const AT_MOST: Duration = Duration::from_micros(5);
 pub struct Expected {
     /// In so many more polls.
     pub polls: u32,
-    /// At the longest, if that is known.
-    until: Option<Instant>,
+    /// Since when, if that is known.
+    since: Option<Instant>,
 }
 
 impl Expected {
-    /// An answer is expected from now on.
+    /// The next polls expect an answer to what has been asked at this time, if that is known.
     #[inline]
-    pub fn until(until: Option<Instant>) -> Expected {
-        Expected { polls: POLLS, until }
+    pub fn since(since: Option<Instant>) -> Expected {
+        Expected { polls: POLLS, since }
     }
 
     /// A program that looks around now and then only has been elsewhere until the first of its polls, and has waited long enough.
     #[inline(always)]
     pub fn is_overdue_at_first(&mut self) -> bool {
-        self.polls == POLLS - 1 && self.until.is_some() && self.look_at_clock()
+        self.polls == POLLS - 1 && self.since.is_some() && self.look_at_clock()
     }
 
     /// A look at a ring has found nothing; whether the answer has been waited for long enough.
@@ -41,7 +41,7 @@ impl Expected {
 
     fn look_at_clock(&mut self) -> bool {
         let now = timing::now();
-        let is_over = now >= *self.until.get_or_insert(now + AT_MOST);
+        let is_over = now - *self.since.get_or_insert(now) >= AT_MOST;
         if is_over {
             self.polls = 0;
         }

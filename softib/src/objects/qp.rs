@@ -93,6 +93,8 @@ pub struct Qp {
     pub refused: Option<(u32, u32)>,
     /// Of the RDMA WRITEs that we are given one has not been placed, so those behind it are not, either, up to one that has none before it.
     pub refuses_gifts: bool,
+    /// READs and WRITEs that its peer has asked us for, or given us.
+    pub heard: u32,
     /// COMM_EST has been raised.
     pub established: bool,
     /// Asynchronous events of it that the program has been given.

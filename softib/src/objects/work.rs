@@ -49,6 +49,8 @@ pub struct Work {
     pub unsent: bool,
     /// READ, or WRITE: it went out behind one that the peer has not carried out, or that has failed; so will it, and its answer is dropped.
     pub recalled: bool,
+    /// What had been [heard](super::qp::Qp::heard) of the peer when it was asked, or found late.
+    pub heard: u32,
     /// How often it has been waited for again, as it had a reason to be late.
     pub waited: u8,
     /// All of it is in the ring, in cells before number `in_ring`, and the receiver's queue pair was no more open then: it is over if that is

@@ -76,7 +76,7 @@ fn ask_next(qp: &mut Qp, w: &mut World, opcode: u32) -> bool {
     if work.opcode != opcode || !may_pass(&work) || w.is_iwarp() || !is_readable(qp, w, queued) {
         return false;
     }
-    work.may_give = may_give(qp, w, &work);
+    (work.may_give, work.heard) = (may_give(qp, w, &work), qp.heard);
     let World { peers, stats, segment, .. } = w;
     let sent = Way::to_peer(qp, peers, stats, segment.incarnation, &work).is_ok_and(|mut way| {
         let step = way.may_ask(&work).then(|| match work.may_give {

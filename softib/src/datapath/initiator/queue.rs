@@ -180,7 +180,8 @@ const SOON_IF_SHORT: Duration = Duration::from_micros(5);
 /// The same of a longer WRITE, whose target has been given as much of it as it places in less.
 const SOON_IF_GIVEN: Duration = Duration::from_micros(10);
 
-fn soon(work: &Work) -> Duration {
+/// How long the peer is waited for that has been asked for this, or given it.
+pub fn soon(work: &Work) -> Duration {
     match work.may_give {
         true if work.len <= PIECE => SOON_IF_SHORT,
         true => SOON_IF_GIVEN,

@@ -19,7 +19,6 @@ use crate::datapath::pieces::{PIECE, is_whole};
 use crate::extras::mappings;
 use crate::objects::grant::Grant;
 use crate::objects::mr::Mrs;
-use crate::objects::peer::Link;
 use crate::objects::qp::Qp;
 use crate::objects::work::{Remote, Step, WORD, Work};
 use crate::objects::world::World;
@@ -35,11 +34,11 @@ const LEAST_AWAITED: u32 = 64 << 10;
 pub fn attempt(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) -> Step {
     let (reads, dest, iwarp) = (qp.attr.max_rd_atomic, qp.attr.dest_qp_num, w.is_iwarp());
     work.may_give = may_give(qp, w, work);
-    if work.late
-        && !work.recalled
-        && qp.link.as_ref().is_some_and(|link| is_waited_for(link, &w.segment, work))
-    {
+    if work.late && !work.recalled && is_waited_for(qp, &w.segment, work) {
         return Step::Data;
+    }
+    if !work.asked {
+        work.heard = qp.heard;
     }
     let World { peers, stats, segment, mrs, .. } = w;
     let mut way = match Way::to_peer(qp, peers, stats, segment.incarnation, work) {
@@ -63,14 +62,17 @@ pub fn may_give(qp: &Qp, w: &World, work: &Work) -> bool {
     is_write && w.peers.awaits_writes && qp.kind == IBV_QPT_RC && !mappings::are_checked()
 }
 
-/// So often a peer that is late, and just fetches data of ours, is waited for again, for `queue::SOON` each.
+/// So often a peer that is late, and does the same as we do, is waited for again, for `queue::SOON` each.
 const AGAIN: u8 = 40;
 
-/// A peer is late with the answer to this READ because it fetches something from us, by a system call during which it looks at no ring: it is
-/// waited for. If its data were fetched meanwhile, it would find us late in its turn, and so on.
+/// A peer is late with the answer to this request because it posts requests of its own, of which some have come meanwhile, or fetches something from
+/// us, by a system call; during both it looks at no ring. It is waited for: if its part were done meanwhile, it would find us late in its turn,
+/// and so on.
 #[cold]
-fn is_waited_for(link: &Link, own: &Segment, work: &mut Work) -> bool {
-    let waits = work.waited < AGAIN && ring::is_fetching(&own.map, link.slot, link.incarnation);
+fn is_waited_for(qp: &Qp, own: &Segment, work: &mut Work) -> bool {
+    let Some(link) = qp.link.as_ref() else { return false };
+    let posts = std::mem::replace(&mut work.heard, qp.heard) != qp.heard;
+    let waits = work.waited < AGAIN && (posts || ring::is_fetching(&own.map, link.slot, link.incarnation));
     if waits {
         (work.late, work.waited) = (false, work.waited + 1);
     }

@@ -5,7 +5,7 @@
 
 use super::ahead::{ask_more, follow, may_follow};
 use super::path::Way;
-use super::queue::{advance, enqueue};
+use super::queue::{advance, enqueue, soon};
 use super::rdma::may_give;
 use crate::datapath::ends::code_of;
 use crate::datapath::pieces::{PIECE, is_whole};
@@ -77,6 +77,7 @@ fn short_request(qp: &Qp, w: &World, wr: &ibv_send_wr, sges: &[ibv_sge]) -> Opti
         len,
         signalled: qp.sig_all || wr.send_flags & IBV_SEND_SIGNALED != 0,
         number: qp.sq_posted.wrapping_add(1),
+        heard: qp.heard,
         ..Default::default()
     })
 }
@@ -171,7 +172,7 @@ fn expect_answer(qp: &Qp, w: &mut World) {
     if let Some(queued) = qp.sq.front().filter(is_short)
         && w.busy.len() == 1
     {
-        w.expected = Expected::until(queued.wait.until());
+        w.expected = Expected::since(queued.wait.until().map(|until| until - soon(&queued.work)));
     }
 }
 

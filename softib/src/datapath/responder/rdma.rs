@@ -161,6 +161,7 @@ fn write_part(grant: &Grant, w: &World, found: &Found) -> Result<(), u32> {
 /// behind one that it carries out, up to one before which nothing is open.
 pub fn gift_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
     let head = &found.head;
+    qp.heard = qp.heard.wrapping_add(1);
     qp.refuses_gifts &= head.flags & flag::FIRST == 0;
     qp.refuses_gifts |=
         !qp.refuses_gifts && place_gift(&grant_of(qp), &w.mrs, &w.segment.map, found).is_none();
@@ -187,6 +188,7 @@ pub(super) fn place_gift(grant: &Grant, mrs: &Mrs, map: &Map, found: &Found) -> 
 
 /// An RDMA READ request (target).
 pub fn read_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
+    qp.heard = qp.heard.wrapping_add(1);
     read_asked(Responder::Qp(qp), w, found);
 }
 

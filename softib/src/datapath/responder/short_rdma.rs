@@ -24,6 +24,7 @@ pub fn answer_short(qps: &mut Qps, w: &mut World, from: From, found: &Found) -> 
     if !qp.is_usually_from(&found.head, from.incarnation) || qp.refuses_gifts {
         return false;
     }
+    qp.heard = qp.heard.wrapping_add(1);
     let World { mrs, peers, segment, stats, .. } = w;
     let (grant, src_qpn) = (grant_of(qp), qp.num);
     let Some(link) = qp.link.as_mut() else { return false };
