@@ -11,6 +11,8 @@
  *     bcast   MPI_Bcast: slot s from rank s modulo their number
  *     put     the leader writes into the follower's memory: MPI_Put and MPI_Win_flush, slot by slot
  *     get     the leader reads the follower's memory: MPI_Get and MPI_Win_flush
+ *     puts    each writes all slots into the other's memory by MPI_Put, and one MPI_Win_flush
+ *     gets    each reads all slots of the other's memory by MPI_Get, and one MPI_Win_flush
  *     fetch   the leader adds nothing to each word of the follower's: MPI_Fetch_and_op and MPI_Win_flush, word by word
  *     line    no messages: the first pair has a cache line go to and fro in memory that both map, the least that any message takes
  *
@@ -183,6 +185,29 @@ static void get(size_t size, int slots) {
     tell_follower();
 }
 
+/* Each waits for a word that the other is done. */
+static void tell_each_other(void) {
+    MPI_Sendrecv(NULL, 0, MPI_BYTE, peer, 2, NULL, 0, MPI_BYTE, peer, 2, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+}
+
+static void put_all(size_t size, int slots) {
+    for (int s = 0; s < slots; s++) {
+        MPI_Aint at = (MPI_Aint)((size_t)s * size);
+        MPI_Put(outgoing + at, (int)size, MPI_BYTE, peer, at, (int)size, MPI_BYTE, received);
+    }
+    MPI_Win_flush(peer, received);
+    tell_each_other();
+}
+
+static void get_all(size_t size, int slots) {
+    for (int s = 0; s < slots; s++) {
+        MPI_Aint at = (MPI_Aint)((size_t)s * size);
+        MPI_Get(incoming + at, (int)size, MPI_BYTE, peer, at, (int)size, MPI_BYTE, shown);
+    }
+    MPI_Win_flush(peer, shown);
+    tell_each_other();
+}
+
 static void fetch(size_t size, int slots) {
     static const uint64_t nothing = 0;
     REQUIRE(size % WORD == 0, "words are of %d bytes each, which do not divide %zu", WORD, size);
@@ -244,6 +269,8 @@ static const struct kind kinds[] = {
     {"bcast", 1 << 20, 64, broadcast, FROM_ROOTS, 0},
     {"put", 1 << 20, 64, put, ONE_WAY, 0},
     {"get", 1 << 20, 64, get, WAY_BACK, 0},
+    {"puts", 4 << 20, 64, put_all, BOTH_WAYS, 0},
+    {"gets", 4 << 20, 64, get_all, BOTH_WAYS, 0},
     {"fetch", 1 << 20, 64, fetch, WAY_BACK, 0},
     {"line", 64 << 10, 128, hop, NONE, 0},
 };
@@ -251,8 +278,10 @@ static const struct kind kinds[] = {
 /* What a kind needs before its first exchange. Every rank calls this. */
 static void open_for(const struct kind *kind) {
     if (kind->exchange == hop && line == NULL) line = shared_line();
-    if (kind->exchange == put && received == MPI_WIN_NULL) open_window(incoming, &received);
-    if ((kind->exchange == get || kind->exchange == fetch) && shown == MPI_WIN_NULL) open_window(outgoing, &shown);
+    int writes = kind->exchange == put || kind->exchange == put_all;
+    int reads = kind->exchange == get || kind->exchange == get_all || kind->exchange == fetch;
+    if (writes && received == MPI_WIN_NULL) open_window(incoming, &received);
+    if (reads && shown == MPI_WIN_NULL) open_window(outgoing, &shown);
 }
 
 static void close_all(void) {

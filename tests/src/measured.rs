@@ -48,6 +48,10 @@ pub enum Kind {
     Put,
     /// MPI_Get and MPI_Win_flush.
     Get,
+    /// MPI_Put of many payloads each way, and one MPI_Win_flush.
+    Puts,
+    /// MPI_Get of many payloads each way, and one MPI_Win_flush.
+    Gets,
     /// MPI_Fetch_and_op and MPI_Win_flush.
     Fetch,
     /// No messages: a cache line goes to and fro between the processors of two ranks.
@@ -56,7 +60,7 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 12] = [
+    pub const ALL: [Kind; 14] = [
         Kind::HalfRoundTrip,
         Kind::OneWay,
         Kind::BothWays,
@@ -67,6 +71,8 @@ impl Kind {
         Kind::Broadcast,
         Kind::Put,
         Kind::Get,
+        Kind::Puts,
+        Kind::Gets,
         Kind::Fetch,
         Kind::Line,
     ];
@@ -89,6 +95,8 @@ impl Kind {
             Kind::Broadcast => "MPI_Bcast",
             Kind::Put => "MPI_Put",
             Kind::Get => "MPI_Get",
+            Kind::Puts => "MPI_Puts each way",
+            Kind::Gets => "MPI_Gets each way",
             Kind::Fetch => "MPI_Fetch_and_op",
             Kind::Line => "cache line",
         }
@@ -107,6 +115,8 @@ impl Kind {
             Kind::Broadcast => "bcast",
             Kind::Put => "put",
             Kind::Get => "get",
+            Kind::Puts => "puts",
+            Kind::Gets => "gets",
             Kind::Fetch => "fetch",
             Kind::Line => "line",
         }

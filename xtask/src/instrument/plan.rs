@@ -27,7 +27,7 @@ const WINDOWS: [Measurement; 6] = [
 ];
 
 /// What programs do, and with which payloads.
-const PATTERNS: [(Kind, &[u64]); 8] = [
+const PATTERNS: [(Kind, &[u64]); 10] = [
     (Kind::Turns, &[8, 2000, 64 << 10, 256 << 10, 1 << 20, 4 << 20]),
     (Kind::Tests, &[64 << 10, 256 << 10, 1 << 20, 4 << 20]),
     (Kind::Sum, OF_OPERATIONS),
@@ -35,6 +35,8 @@ const PATTERNS: [(Kind, &[u64]); 8] = [
     (Kind::Broadcast, OF_OPERATIONS),
     (Kind::Put, OF_OPERATIONS),
     (Kind::Get, OF_OPERATIONS),
+    (Kind::Puts, &[8, 4096, 64 << 10]),
+    (Kind::Gets, &[8, 4096, 64 << 10]),
     (Kind::Fetch, &[8]),
 ];
 const OF_OPERATIONS: &[u64] = &[8, 4096, 64 << 10, 1 << 20];
