@@ -174,7 +174,7 @@ fn reader() {
 /// READs of any length, of two queue pairs, whose owner stands still for a while in some rounds.
 fn at_random(readers: &mut [Reader; PAIRS], child: &Child, random: &mut Random) {
     let whole = pattern(3, LEN);
-    for round in 0..rounds("SOFTIB_ROUNDS", 400) {
+    for round in 0..rounds("SOFTIB_ROUNDS", 160) {
         let all = [(); 2].map(|()| any_reads(random));
         let stands_still = round % 8 == 0;
         if stands_still && round % 16 == 0 {
@@ -235,7 +235,7 @@ fn goes_through_the_ring(reader: &Reader, posts: impl Fn(usize)) {
 /// WRITEs of any length, of two queue pairs, whose target stands still for a while in some rounds: all of them are there, in their order.
 fn writes_at_random(readers: &mut [Reader; PAIRS], child: &Child, random: &mut Random) {
     let mut models = [vec![0; LEN], vec![0; LEN]];
-    for round in 0..rounds("SOFTIB_ROUNDS", 400) {
+    for round in 0..rounds("SOFTIB_ROUNDS", 160) {
         let stands_still = round % 16 < 2;
         if stands_still && round % 2 == 0 {
             child.stop();
@@ -274,7 +274,7 @@ fn writes_at_random(readers: &mut [Reader; PAIRS], child: &Child, random: &mut R
 fn counts_in_order(readers: &mut [Reader; PAIRS], child: &Child) {
     let [other, counter, ..] = readers;
     let mut count = 0_u64;
-    for round in 0..400 {
+    for round in 0..160 {
         if round % 4 == 0 {
             child.stop();
             (0..4).for_each(|at| other.writes(at, other.buf.sge(0, 100), LEN));
@@ -304,7 +304,7 @@ fn before_and_behind_writes(reader: &mut Reader) {
     let read = |at: usize| Read { len: 8, from: WRITTEN, part: at };
     let word =
         |reader: &Reader, at: usize| u64::from_ne_bytes(reader.buf.data[at..at + 8].try_into().unwrap());
-    for round in 1..200_u64 {
+    for round in 1..60_u64 {
         let mut wr_id = 0;
         for turn in 0..3_usize {
             let from = WRITTEN_FROM + 8 * turn;
