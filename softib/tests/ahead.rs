@@ -27,29 +27,33 @@ const LEN: usize = 1 << 18;
 /// The owner's memory: what is read, what two queue pairs write to, and two words that count.
 const ALL: usize = 3 * LEN + 128;
 const COUNTS: [usize; 2] = [3 * LEN, 3 * LEN + 64];
-/// READs under way at most, and posted at most.
-const UNDER_WAY: u8 = 6;
+/// READs under way at most, of two kinds of queue pairs, and posted at most.
+const UNDER_WAY: [u8; 2] = [6, 16];
 const AT_ONCE: usize = 16;
 /// Queue pairs; the last ones fail.
-const PAIRS: usize = 7;
+const PAIRS: usize = 8;
 /// Where the owner's memory is written to.
 const WRITTEN: usize = LEN - 4096;
 
-fn path() -> Path {
-    Path { access: ALL_ACCESS, rd_atomic: (UNDER_WAY, UNDER_WAY), ..Path::default() }
+const ACCESS: u32 = ALL_ACCESS | IBV_ACCESS_REMOTE_ATOMIC;
+
+/// The way of a queue pair; that of the third one has room for more.
+fn path(pair: usize) -> Path {
+    let most = UNDER_WAY[usize::from(pair == 2)];
+    Path { access: ACCESS, rd_atomic: (most, most), ..Path::default() }
 }
 
 /// Offers memory, and polls until it is killed.
 fn owner() {
     let dev = Dev::open();
     let qps = [(); PAIRS].map(|()| dev.qp(IBV_QPT_RC, dev.cq(64)));
-    let mut buf = Buf::new(&dev, ALL, ALL_ACCESS);
+    let mut buf = Buf::new(&dev, ALL, ACCESS);
     buf.data[..LEN].copy_from_slice(&pattern(3, LEN));
     let counts = COUNTS.map(|at| unsafe { &*buf.data.as_ptr().add(at).cast::<AtomicU64>() });
     let numbers = qps.iter().map(|qp| qp.num().into());
     say(&[buf.addr(), buf.key().into()].into_iter().chain(numbers).collect::<Vec<u64>>());
     let hello = listen().unwrap();
-    qps.iter().zip(&hello).for_each(|(qp, dest)| qp.connect(*dest as u32, &path()));
+    qps.iter().zip(&hello).enumerate().for_each(|(pair, (qp, dest))| qp.connect(*dest as u32, &path(pair)));
     assert_eq!(qps[0].recv(5, &[buf.sge(WRITTEN, 8)]), 0);
     say(&[0]);
     let began = Instant::now();
@@ -147,7 +151,9 @@ fn reader() {
         expected: 0,
         ended: RefCell::default(),
     });
-    readers.iter().zip(&hello[2..]).for_each(|(reader, dest)| reader.qp.connect(*dest as u32, &path()));
+    for (pair, (reader, dest)) in readers.iter().zip(&hello[2..]).enumerate() {
+        reader.qp.connect(*dest as u32, &path(pair));
+    }
     child.tell(&readers.iter().map(|reader| reader.qp.num().into()).collect::<Vec<u64>>());
     child.hear();
     // From now on the owner has a ring of ours, and polls.
@@ -161,6 +167,7 @@ fn reader() {
     counts_in_order(&mut readers, &child);
     let first = &readers[0];
     goes_through_the_ring(first, |at| first.writes(at as u64, first.buf.sge(0, 100), LEN));
+    is_owed_all(&readers[2], &child);
     before_and_behind_writes(&mut readers[0]);
     let [reads, .., written, local, refused, first, dead] = &mut readers;
     refusals(refused, first);
@@ -295,6 +302,22 @@ fn counts_in_order(readers: &mut [Reader; PAIRS], child: &Child) {
             other.succeed(4);
         }
         counter.succeed(AT_ONCE);
+    }
+}
+
+/// A peer that owes as many answers as may be under way, none of which is waited for any more, takes another request.
+fn is_owed_all(reader: &Reader, child: &Child) {
+    let (remote_addr, rkey) = (reader.at.0 + LEN as u64, reader.at.1);
+    for round in 0..20 {
+        goes_through_the_ring(reader, |at| reader.posts(at, Read { len: 100, from: at, part: at }, 0));
+        child.stop();
+        (0..AT_ONCE).for_each(|at| reader.posts(at, Read { len: 100, from: at, part: at }, 0));
+        reader.succeed(AT_ONCE);
+        let word = ibv_send_wr_atomic { remote_addr, compare_add: 1, swap: 0, rkey };
+        let sge = reader.buf.sge(0, 8);
+        let posted = reader.qp.post(0, IBV_WR_ATOMIC_FETCH_AND_ADD, &[sge], |wr| wr.wr.atomic = word);
+        child.signal(libc::SIGCONT);
+        assert_eq!((posted, reader.ends()), (0, (0, IBV_WC_SUCCESS)), "round {round}");
     }
 }
 

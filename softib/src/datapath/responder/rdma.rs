@@ -13,7 +13,7 @@
 //! ```
 //!
 //! The target's poll, or its device thread, does the work. Answers that find no room in the ring wait in `World::replies`.
-//! The request stays at the head of its SQ until the answer is there, so the order on the QP is kept.
+//! The request stays in its SQ until the answer is there, and answers come in order, so the order on the QP is kept.
 
 use super::events;
 use crate::datapath::pieces::{AHEAD, PIECE, rung};
@@ -40,8 +40,9 @@ fn operands(found: &Found) -> [u64; 2] {
     unsafe { found.fixed.add(16).cast::<[u64; 2]>().read_unaligned() }
 }
 
-/// Answers that a queue pair may owe: its peer asks one at a time. More is a flood (IBTA 9.7.4.1: too many requests).
-const OWED: usize = 16;
+/// Answers that a queue pair may owe: its peer has up to 16 requests under way (max_rd_atomic), and, when it does without the answers to those,
+/// another one. More is a flood (IBTA 9.7.4.1: too many requests).
+const OWED: usize = 32;
 
 /// Whether a QP has not been asked for more than it may.
 pub fn accepts(qp: &mut Qp, w: &mut World) -> bool {
