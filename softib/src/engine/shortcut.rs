@@ -23,7 +23,7 @@ use std::mem::MaybeUninit;
 /// Other rings are looked for once in so many messages of a ring that always has one.
 const LOOK_AROUND: u32 = 64;
 
-/// A poll that expects an answer ([`Expected`](crate::objects::expected::Expected)) looks for it once in so many times: each look may take the line from its sender.
+/// A poll that expects an answer (`World::expected`) looks for it once in so many times: each look may take the line from its sender.
 const LOOK_EVERY: u32 = 3;
 
 /// One of several hot rings that has had nothing in so many looks that found nothing is not looked at any more, for each costs all such looks.

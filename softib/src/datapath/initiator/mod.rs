@@ -26,7 +26,7 @@
 //! path       the two ways to a receiver           transit    the peer, a receive of its, its word that it has arrived
 //! direct     memory by our own hand               ring       requests for memory through a ring
 //! answer     what comes back of those                short_rdma the short way of READs, atomics, and WRITEs that are given
-//! ahead      READs under way behind another one
+//! ahead      READs and given WRITEs under way behind another one
 //! ```
 
 mod ahead;

@@ -276,8 +276,9 @@ pub fn advance(qps: &mut Qps, w: &mut World) -> bool {
 
 /// An answer of the same queue pair waits before this one.
 fn is_behind(w: &World, at: usize) -> bool {
-    let same = |reply: &Reply| matches!((&reply.asked, &w.replies[at].asked), (Asked::Qp { index, .. }, Asked::Qp { index: this, .. }) if index == this);
-    w.replies.iter().take(at).any(same)
+    let qp_of = |reply: &Reply| if let Asked::Qp { index, .. } = reply.asked { Some(index) } else { None };
+    let this = w.replies.get(at).and_then(qp_of);
+    this.is_some() && w.replies.iter().take(at).any(|before| qp_of(before) == this)
 }
 
 /// Our end of an answer's way: the queue pair that answers, as its peer knows it, what it grants, and the peer.

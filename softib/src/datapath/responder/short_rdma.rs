@@ -21,12 +21,12 @@ use rdma_sys::*;
 #[inline(always)]
 pub fn answer_short(qps: &mut Qps, w: &mut World, from: From, found: &Found) -> bool {
     let Some(qp) = qps.get_mut(found.head.dst as usize % QPS) else { return false };
-    if !qp.is_usually_from(&found.head, from.incarnation) || qp.refuses_gifts {
+    if !qp.is_usually_from(&found.head, from.incarnation) {
         return false;
     }
     qp.heard = qp.heard.wrapping_add(1);
     let World { mrs, peers, segment, stats, .. } = w;
-    let (grant, src_qpn) = (grant_of(qp), qp.num);
+    let (grant, src_qpn, takes_gifts) = (grant_of(qp), qp.num, !qp.refuses_gifts);
     let Some(link) = qp.link.as_mut() else { return false };
     let Some(peer) = peers.at_hand(link) else { return false };
     if !link.is_current() || !peer.ring.fits(0) {
@@ -37,7 +37,7 @@ pub fn answer_short(qps: &mut Qps, w: &mut World, from: From, found: &Found) -> 
     let mut way = Way { grant, mrs, map: &segment.map, ring: &mut peer.ring, head };
     let answered = match found.head.op {
         op::ASK => way.send(found),
-        op::GIVE => way.place(found),
+        op::GIVE if takes_gifts => way.place(found),
         op::FETCH_ADD | op::CMP_SWAP => way.operate(found),
         _ => None,
     };
