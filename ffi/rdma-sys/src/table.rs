@@ -103,5 +103,10 @@ symbol_table! {
         /// From now on the last completion of a poll of this queue may be of a message of at least so many bytes that the device has
         /// left where it was ([`IBV_WC_PLACED`]); where that is. No library exports it: the linked-in software device has it.
         place_messages, "oxib_place_messages", "OXIB_1.0": unsafe extern "C" fn(*mut ibv_cq, u32) -> *const Placed;
+        /// So many bytes of memory, zero at first, that peers on this host map, too: what they write to a region in it is in their hands.
+        /// Null: there are none. No library exports it: the linked-in software device has it.
+        share_memory, "oxib_share_memory", "OXIB_1.0": unsafe extern "C" fn(usize) -> *mut c_void;
+        /// Gives them back when no region is in them any more; `EBUSY` before that. As above.
+        unshare_memory, "oxib_unshare_memory", "OXIB_1.0": unsafe extern "C" fn(*mut c_void) -> c_int;
     }
 }

@@ -71,7 +71,8 @@ pub fn insert(w: &mut World, pd: *mut ibv_pd, region: Region, place: &Place) -> 
     w.pds.get(pd_key(pd)).ok_or(Errno::INVAL)?;
     w.mrs.note_mappings(&w.segment, place.base, region.len);
     let key = if region.addr == place.base && place.dm.is_none() {
-        w.mrs.register(&w.segment, region)?
+        let shared = w.shared.offset_of(place.base, region.len);
+        w.mrs.register(&w.segment, region, shared)?
     } else {
         w.mrs.register_mapped(&w.segment, region, place.base, place.dm)?
     };
@@ -163,7 +164,10 @@ pub unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
                 return Err(Errno::BUSY);
             }
             if !w.mrs.is_retiring(key) {
-                w.mrs.invalidate(&w.segment, key)?;
+                let region = w.mrs.invalidate(&w.segment, key)?;
+                if w.shared.offset_of(region.addr, region.len) != 0 {
+                    state.inbound.barrier.all_senders();
+                }
             }
         }
         wait_for_initiators(engine()?, key)?;

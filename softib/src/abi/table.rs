@@ -1,5 +1,6 @@
 //! The driver table: the control path of this device for `verbs::Driver::from_table`.
 
+use super::extras::sharing;
 use super::{address, create, device, event, listing, memory, poll, port, queue, srq};
 use rdma_sys::Table;
 
@@ -42,6 +43,8 @@ static TABLE: Table = Table {
     query_gid_ex: Some(port::query_gid_ex),
     await_writes: Some(poll::await_writes),
     place_messages: Some(poll::place_messages),
+    share_memory: Some(sharing::share_memory),
+    unshare_memory: Some(sharing::unshare_memory),
 };
 
 /// The control path of the software device, for `verbs::Driver::from_table`.

@@ -12,6 +12,7 @@ use crate::objects::faults::state::Faults;
 use crate::objects::mr::Mrs;
 use crate::objects::peer::Peers;
 use crate::objects::qp::Qps;
+use crate::objects::shared::SharedMemory;
 use crate::objects::world::{Stats, World};
 use crate::objects::xrc::Xrc;
 use crate::shm::heap::Heap;
@@ -149,6 +150,7 @@ fn start(plan: Plan) -> Result<Engine, Errno> {
         ports,
         faults: Faults::start(plan),
         heap: Heap::default(),
+        shared: SharedMemory::default(),
         contexts: Slab::new(),
         pds: Slab::new(),
         parents: Vec::new(),

@@ -51,7 +51,7 @@ impl Mrs {
         let access = wanted.access & WINDOW_ACCESS | region.access & IBV_ACCESS_ON_DEMAND;
         let addr = if zero_based { 0 } else { wanted.addr };
         let window = Region { key: wanted.rkey, access, pd, addr, len: wanted.len };
-        let exposed = Exposed { region: window, base: mr.place(wanted.addr), qpn };
+        let exposed = Exposed { region: window, base: mr.place(wanted.addr), qpn, shared: 0 };
         fair.then_some(Bound { exposed, mr: wanted.mr })
     }
 

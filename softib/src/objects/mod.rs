@@ -14,6 +14,7 @@
 //! peer     other processes, as senders see them    xrc_link the same for XRC
 //! xrc      domains, handles of their queue pairs   arrival  an XRC message's way to an SRQ
 //! reply    answers to requests for memory          faults   a plan of faults, and one under way
+//! shared   memory that peers map
 //! world    all of these but queue pairs
 //! qp       queue pairs                             qp_state the state machine's attribute table (pure)
 //! ```
@@ -53,6 +54,8 @@ pub mod recvq;
 pub mod reply;
 /// Copies from and to SGEs.
 pub mod sges;
+/// [`shared::SharedMemory`].
+pub mod shared;
 /// [`srq::Srq`].
 pub mod srq;
 /// [`work::Work`], and [`work::Queued`] where it waits.

@@ -91,10 +91,11 @@ impl Mrs {
         self.entries.iter().fold(0, |all, entry| all.saturating_add(entry.region.len))
     }
 
-    /// Registers `region` (its key is chosen here) and publishes it.
-    pub fn register(&mut self, segment: &Segment, region: Region) -> Result<u32, Errno> {
+    /// Registers `region` (its key is chosen here), which peers map at `shared` of the segment, if that is not 0, and publishes it.
+    pub fn register(&mut self, segment: &Segment, region: Region, shared: u32) -> Result<u32, Errno> {
         let key = self.hide(segment, region)?;
-        mrtable::publish(&segment.map, &Exposed::plain(Region { key, ..region }));
+        let exposed = Exposed { shared, ..Exposed::plain(Region { key, ..region }) };
+        mrtable::publish(&segment.map, &exposed);
         Ok(key)
     }
 
@@ -127,7 +128,7 @@ impl Mrs {
         let access = region.access & IBV_ACCESS_LOCAL_WRITE;
         let alias = self.hide(segment, Region { access, addr: base, ..region })?;
         let key = self.add_special(segment, |key| {
-            let exposed = Exposed { region: Region { key, ..region }, base, qpn: 0 };
+            let exposed = Exposed { region: Region { key, ..region }, base, qpn: 0, shared: 0 };
             mrtable::publish(&segment.map, &exposed);
             Special::Mapped { exposed, alias, dm }
         });
@@ -238,6 +239,11 @@ impl Mrs {
             self.free.push_back(mrtable::index_of(key));
         }
         self.special.remove(&mrtable::index_of(key))
+    }
+
+    /// Whether a region begins in the `len` bytes at `addr`.
+    pub fn has_regions_in(&self, addr: u64, len: u64) -> bool {
+        self.entries.iter().any(|entry| entry.c.is_some() && entry.region.addr.wrapping_sub(addr) < len)
     }
 
     /// Whether a region or window was made with this very protection domain.

@@ -12,6 +12,7 @@ use crate::shm::folder;
 use crate::shm::layout::*;
 use crate::shm::liveness::{Liveness, is_locked};
 use crate::shm::map::{Map, Word};
+use crate::shm::mapped::Mapped;
 use crate::shm::parts::{Heaps, Inlets};
 use crate::shm::qptable::{self, Public};
 use crate::shm::ring::{self, SendRing};
@@ -74,6 +75,11 @@ impl Peer {
     pub fn place_of(&self, view: &Public) -> Result<Option<Place>, Errno> {
         let shape = Shape { size: view.rq_size, shared: view.rq_shared };
         usize::try_from(view.rq_offset).map_or(Ok(None), |offset| self.heaps.queue(offset, shape))
+    }
+
+    /// Where `len` bytes of its heap, at `offset` of its segment, are mapped here. None: what it says is impossible, or they can't be.
+    pub fn memory(&self, offset: usize, len: usize) -> Option<(&Arc<Map>, usize)> {
+        self.heaps.memory(offset, len).ok().flatten()
     }
 
     /// Maps the receive queue of its queue pair `index`, if there is one by now: what is sent there later fails for no want of address
@@ -328,6 +334,9 @@ pub struct Link {
     generation: Option<u32>,
     /// The remote queue could not be mapped.
     pub is_short: bool,
+    /// The region of the peer that we write to by our own hand, once there is one; and the key that was looked up last and names none such.
+    pub window: Option<Box<Mapped>>,
+    pub apart: u32,
     /// Answers that were not waited for and are still to come, and how many READs are fetched before the peer is asked for data again.
     pub owed: u32,
     pub unasked: u32,
@@ -357,6 +366,8 @@ impl Link {
             sequence: None,
             generation: None,
             is_short: false,
+            window: None,
+            apart: 0,
             owed: 0,
             unasked: 0,
             lateness: 0,
@@ -486,6 +497,7 @@ impl Link {
     pub fn refresh(&mut self, peer: &Peer, me: (u32, u64)) -> bool {
         let map = &peer.map;
         (self.sequence, self.is_short) = (None, false);
+        (self.window, self.apart) = (None, 0);
         if !qptable::exists(map, self.index) {
             return false;
         }

@@ -9,6 +9,7 @@ use super::mr::{Mrs, Pd};
 use super::parent::Parent;
 use super::peer::Peers;
 use super::reply::Reply;
+use super::shared::SharedMemory;
 use super::srq::Srq;
 use super::xrc::Xrc;
 use crate::errno::Errno;
@@ -64,6 +65,8 @@ pub struct World {
     pub faults: Option<Box<Faults>>,
     /// The free parts of its heap.
     pub heap: Heap,
+    /// What of it the program has as memory that peers map.
+    pub shared: SharedMemory,
     /// Open devices.
     pub contexts: Slab<Context>,
     /// Protection domains.

@@ -21,6 +21,7 @@ pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
 /// How many bytes of an RDMA WRITE of `len` bytes to `to` are written before the rest: all but what lies in its last aligned word. Programs
 /// poll the last byte of a message and then read all of it (openib's eager RDMA, DAPL's dtest), or poll a word that is written as
 /// a whole; memory is written in order of address by adapters, by neither memcpy(3) nor the kernel.
+#[inline(always)]
 pub fn body(to: u64, len: usize) -> usize {
     let word = (to + len as u64).saturating_sub(1) & !7;
     word.saturating_sub(to) as usize
@@ -30,11 +31,12 @@ pub fn body(to: u64, len: usize) -> usize {
 ///
 /// # Safety
 /// As [`copy`], but for readers of `to` in other threads and processes, who read what they polled for.
+#[inline(always)]
 pub unsafe fn write_in_order(from: *const u8, to: *mut u8, len: usize) {
     let body = body(to as u64, len);
     // SAFETY: both parts lie inside the `len` bytes that the caller vouches for.
     unsafe {
-        std::ptr::copy_nonoverlapping(from, to, body);
+        copy(from, to, body);
         fence(Ordering::Release);
         match len - body {
             8 => to.add(body).cast::<u64>().write_volatile(from.add(body).cast::<u64>().read_unaligned()),

@@ -34,11 +34,18 @@ pub fn copy<T, W: Word<u32>>(word: &W, key: u32, body: impl FnOnce() -> T) -> Op
 
 /// User: is about to look for the key, and to work on what it names.
 pub fn begin<W: Word<u32>>(hazard: &W, key: u32) {
+    begin_with(hazard, key, || W::fence(Ordering::SeqCst));
+}
+
+/// The same with this fence, which may be one for the compiler only where the owner, between [`hide`] and [`is_used`], makes every user execute one.
+#[inline(always)]
+pub fn begin_with(hazard: &impl Word<u32>, key: u32, fence: impl FnOnce()) {
     hazard.store(key, Ordering::Relaxed);
-    W::fence(Ordering::SeqCst);
+    fence();
 }
 
 /// User: does so no more.
+#[inline(always)]
 pub fn end(hazard: &impl Word<u32>) {
     hazard.store(0, Ordering::Release);
 }

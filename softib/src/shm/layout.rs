@@ -23,7 +23,7 @@
 /// First word of a process's segment; stored last when the header is filled.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"softib\x00\x01");
 /// Bumped with every change of anything in this file, in cells, or in the meaning of a word.
-pub const VERSION: u32 = 24;
+pub const VERSION: u32 = 25;
 
 /// Number of segments of one user: the upper bits of a QPN.
 pub const SLOTS: usize = 4096;

@@ -18,6 +18,7 @@
 //! qptable   what a peer may know of a queue pair
 //! groups    which queue pairs listen to which multicast groups
 //! mrtable   what a peer may know of a memory region
+//! mapped    a peer's memory region that is mapped here
 //! domain    what all processes of an XRC domain share: its receive queue pairs and who holds them
 //! registry  which XRC domains there are: found by file, made, left, swept
 //! filelock  locks on files that no dead process keeps
@@ -27,7 +28,7 @@
 //! files     files of this user: made, named, opened, removed
 //! space     space of the file system
 //! futex     sleeping on words that processes share
-//! heap      where receive queues are placed in the segment
+//! heap      where receive queues, and memory that peers map, are placed in the segment
 //! shortage  what cannot be had, in words
 //! ```
 //!
@@ -70,6 +71,8 @@ pub mod layout;
 pub mod liveness;
 /// A mapping.
 pub mod map;
+/// [`mapped::Mapped`].
+pub mod mapped;
 /// The MR table.
 pub mod mrtable;
 /// Arenas and rings, as far as they are mapped.

@@ -9,7 +9,8 @@
 
 use super::keyed;
 use super::layout::{H_MR_LIMIT, MR_ENTRY, MR_TABLE, MRS};
-use super::map::Map;
+use super::map::{Map, Word, Words};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 const KEY: usize = 0;
@@ -19,6 +20,7 @@ const ADDR: usize = 16;
 const LEN: usize = 24;
 const BASE: usize = 32;
 const QPN: usize = 40;
+const SHARED: usize = 44;
 const SEAL: usize = 48;
 
 /// Any odd number makes each step of [`Exposed::seal`] reversible; this one (2^64 over the golden ratio) spreads bits well.
@@ -60,21 +62,29 @@ pub struct Exposed {
     pub base: u64,
     /// The only queue pair of the owner that may be asked (type 2 windows); 0: all of its protection domain.
     pub qpn: u32,
+    /// Where that byte is in the owner's segment, so that peers map it; 0: it is in no segment.
+    pub shared: u32,
 }
 
 impl Exposed {
     /// A region that peers know by the owner's own addresses.
     pub fn plain(region: Region) -> Exposed {
-        Exposed { region, base: region.addr, qpn: 0 }
+        Exposed { region, base: region.addr, qpn: 0, shared: 0 }
     }
 
     /// The checksum of its words: a change of any one of them changes it, for each step maps different sums, and different words, to
     /// different sums. It guards against stray writes, not against a process that computes it (which could call process_vm_writev).
     #[inline]
     fn seal(&self) -> u64 {
-        let Exposed { region: Region { key, access, pd, addr, len }, base, qpn } = *self;
-        let words =
-            [u64::from(key) << 32 | u64::from(access), u64::from(pd) << 32 | u64::from(qpn), addr, len, base];
+        let Exposed { region: Region { key, access, pd, addr, len }, base, qpn, shared } = *self;
+        let words = [
+            u64::from(key) << 32 | u64::from(access),
+            u64::from(pd) << 32 | u64::from(qpn),
+            addr,
+            len,
+            base,
+            u64::from(shared),
+        ];
         words.iter().fold(SEED, |sum, word| (sum ^ word).wrapping_mul(ODD).rotate_left(29))
     }
 
@@ -106,6 +116,7 @@ pub fn publish(map: &Map, exposed: &Exposed) {
         map.u64(at + LEN).store(region.len, Ordering::Relaxed);
         map.u64(at + BASE).store(exposed.base, Ordering::Relaxed);
         map.u32(at + QPN).store(exposed.qpn, Ordering::Relaxed);
+        map.u32(at + SHARED).store(exposed.shared, Ordering::Relaxed);
         map.u64(at + SEAL).store(exposed.seal(), Ordering::Relaxed);
     });
 }
@@ -150,8 +161,38 @@ fn words(map: &Map, at: usize, key: u32) -> (Exposed, u64) {
     };
     let base = map.u64(at + BASE).load(Ordering::Relaxed);
     let qpn = map.u32(at + QPN).load(Ordering::Relaxed);
+    let shared = map.u32(at + SHARED).load(Ordering::Relaxed);
     let seal = map.u64(at + SEAL).load(Ordering::Relaxed);
-    (Exposed { region, base, qpn }, seal)
+    (Exposed { region, base, qpn, shared }, seal)
+}
+
+/// An entry that is looked at often: whether it is still as it was when it was [looked up](look_up).
+#[derive(Debug)]
+pub struct Watched {
+    key: (u32, Word),
+    seal: (u64, Words<1>),
+}
+
+impl Watched {
+    /// The entry of what `key` names, which has been looked up.
+    pub fn of(map: &Arc<Map>, exposed: &Exposed) -> Watched {
+        let key = exposed.region.key;
+        let at = entry(index_of(key));
+        Watched { key: (key, map.word(at + KEY)), seal: (exposed.seal(), map.words(at + SEAL)) }
+    }
+
+    /// The key that it was found by.
+    #[inline(always)]
+    pub fn key(&self) -> u32 {
+        self.key.0
+    }
+
+    /// It is valid, and the same: another one of the same key has another checksum.
+    #[inline(always)]
+    pub fn holds(&self) -> bool {
+        let (key, (seal, now)) = (&self.key, &self.seal);
+        key.1.load(Ordering::Acquire) == key.0 && now[0].load(Ordering::Relaxed) == *seal
+    }
 }
 
 #[cfg(test)]
@@ -169,11 +210,11 @@ mod tests {
         let map = Map::new(&file, TABLES_LEN).expect("a mapping");
         map.u32(H_MR_LIMIT).store(8, Ordering::Relaxed);
         let region = Region { key: 5 << 8 | 3, access: 7, pd: 2, addr: 0x7f00_1234_5678, len: 262_144 };
-        let exposed = Exposed { region, base: 0x7f00_0000_1000, qpn: 9 };
+        let exposed = Exposed { region, base: 0x7f00_0000_1000, qpn: 9, shared: 0x80_0000 };
         publish(&map, &exposed);
         assert_eq!(look_up(&map, region.key), Some(exposed));
-        // The bytes from 12 to 16 and from 44 to 48 are spare.
-        for at in (0..SEAL + 8).step_by(4).filter(|at| ![12, 44].contains(at)) {
+        // The bytes from 12 to 16 are spare.
+        for at in (0..SEAL + 8).step_by(4).filter(|at| *at != 12) {
             for bit in 0..32 {
                 map.u32(entry(5) + at).fetch_xor(1 << bit, Ordering::Relaxed);
                 assert_eq!(look_up(&map, region.key), None);

@@ -45,24 +45,38 @@ impl Heaps {
 
     /// A receive queue of this shape at `offset` of the segment. None: there can't be one.
     pub fn queue(&self, offset: usize, shape: Shape) -> Result<Option<Place>, Errno> {
-        let Some((arena, within)) = arena_of(offset, shape) else { return Ok(None) };
-        let (start, place) = (HEAP + arena * ARENA, self.place(arena));
-        let is_first = place.get().is_none();
-        let map = mapped(place, || self.tables.part(&self.file, start, ARENA))?;
-        let place = Place::new(map, within, offset, shape);
+        let Some((arena, within)) = arena_of_queue(offset, shape) else { return Ok(None) };
+        let is_first = self.place(arena).get().is_none();
+        let place = Place::new(self.arena(arena)?, within, offset, shape);
         if is_first {
             place.map_pages();
         }
         Ok(Some(place))
     }
+
+    /// The mapping that `len` bytes at `offset` of the segment lie in, and where in it they begin. None: they can't be there.
+    pub fn memory(&self, offset: usize, len: usize) -> Result<Option<(&Arc<Map>, usize)>, Errno> {
+        let Some((arena, within)) = arena_of(offset, len) else { return Ok(None) };
+        Ok(Some((self.arena(arena)?, within)))
+    }
+
+    /// The mapping of an arena.
+    fn arena(&self, arena: usize) -> Result<&Arc<Map>, Errno> {
+        mapped(self.place(arena), || self.tables.part(&self.file, HEAP + arena * ARENA, ARENA))
+    }
 }
 
 /// The arena that has a queue of this shape at `offset`, and where in it the queue begins. None: what a peer says is impossible.
-fn arena_of(offset: usize, shape: Shape) -> Option<(usize, usize)> {
+fn arena_of_queue(offset: usize, shape: Shape) -> Option<(usize, usize)> {
     let sane = offset.is_multiple_of(64) && shape.size.is_power_of_two() && shape.size <= 1 << 20;
-    let at = offset.checked_sub(HEAP).filter(|at| sane && *at < HEAP_LEN)?;
+    if sane { arena_of(offset, shape.bytes()) } else { None }
+}
+
+/// The same of `len` bytes.
+fn arena_of(offset: usize, len: usize) -> Option<(usize, usize)> {
+    let at = offset.checked_sub(HEAP).filter(|at| *at < HEAP_LEN)?;
     let (arena, within) = (at / ARENA, at % ARENA);
-    (within + shape.bytes() <= ARENA).then_some((arena, within))
+    (len <= ARENA && within + len <= ARENA).then_some((arena, within))
 }
 
 /// The inbound rings of our own segment, as far as they are mapped.
@@ -114,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_queue_lies_in_one_arena_or_is_not_believed() {
-        let arena_of = |offset, size| super::arena_of(offset, Shape { size, shared: true });
+        let arena_of = |offset, size| arena_of_queue(offset, Shape { size, shared: true });
         assert_eq!(arena_of(HEAP, 64), Some((0, 0)));
         assert_eq!(arena_of(HEAP + ARENA + 4096, 64), Some((1, 4096)));
         assert_eq!(arena_of(HEAP + ARENA - 64, 64), None);
@@ -125,5 +139,15 @@ mod tests {
             assert_eq!(arena_of(offset, size), None, "{offset} {size}");
         }
         assert_eq!(arena_of(usize::MAX & !63, 1 << 31), None);
+    }
+
+    #[test]
+    fn so_does_memory() {
+        assert_eq!(arena_of(HEAP + 5, ARENA - 5), Some((0, 5)));
+        for (offset, len) in
+            [(HEAP + 5, ARENA - 4), (HEAP - 1, 1), (HEAP + HEAP_LEN, 0), (usize::MAX, 1), (HEAP, usize::MAX)]
+        {
+            assert_eq!(arena_of(offset, len), None, "{offset} {len}");
+        }
     }
 }

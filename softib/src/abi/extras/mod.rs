@@ -4,7 +4,8 @@
 //! window    memory windows                        binding  binds of them, checked
 //! dm        device memory                         domain   thread domains, parent domains
 //! import    objects once more                     command  the descriptors that name contexts for that
-//! rereg     memory regions that change            multicast queue pairs that listen to groups
+//! rereg     memory regions that change            sharing  memory that peers map
+//! multicast queue pairs that listen to groups
 //! ```
 
 /// The checks of a bind.
@@ -21,5 +22,7 @@ pub mod import;
 pub mod multicast;
 /// `ibv_rereg_mr`.
 pub mod rereg;
+/// `oxib_share_memory`, `oxib_unshare_memory`.
+pub mod sharing;
 /// `ibv_alloc_mw`, `ibv_bind_mw`, `ibv_dealloc_mw`.
 pub mod window;

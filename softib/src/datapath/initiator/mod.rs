@@ -26,6 +26,7 @@
 //! path       the two ways to a receiver           transit    the peer, a receive of its, its word that it has arrived
 //! direct     memory by our own hand               ring       requests for memory through a ring
 //! answer     what comes back of those                short_rdma the short way of READs, atomics, and WRITEs that are given
+//! mapped     memory that the peer shares with us     short_write  the short way of a WRITE to it
 //! ahead      READs and given WRITEs under way behind another one
 //! ```
 
@@ -36,6 +37,7 @@ mod datagram;
 mod direct;
 mod fates;
 mod finish;
+mod mapped;
 mod message;
 /// One datagram to all listeners.
 pub mod multicast;
@@ -45,6 +47,7 @@ mod rdma;
 mod ring;
 mod short;
 mod short_rdma;
+mod short_write;
 mod short_xrc;
 mod submit;
 mod transit;
@@ -56,5 +59,6 @@ pub use answer::{answered, response_arrived};
 pub use queue::{advance, tell_drained};
 pub use short::{Rest, SHORT_SGES, Short, finish_short, send_short};
 pub use short_rdma::{ask_short, asks, take_answer};
+pub use short_write::write_mapped;
 pub use short_xrc::send_short as send_short_over_xrc;
 pub use submit::submit;

@@ -13,6 +13,7 @@
 //! done once or not at all.
 
 use super::direct::{direct, is_answered_with_data, needed, probe};
+use super::mapped::moved_mapped;
 use super::path::{Path, Way};
 use crate::datapath::iwarp;
 use crate::datapath::pieces::{PIECE, is_whole};
@@ -108,7 +109,14 @@ impl<P: Path> Way<'_, P> {
 
     /// Moves the data, or has it moved. None: it is where it belongs.
     fn move_data(&mut self, own: &Mrs, grant: &Grant, work: &mut Work, sges: &[ibv_sge]) -> Option<Step> {
-        if matches!(work.remote, Remote::Word { .. }) || !probe(self.peer) {
+        if matches!(work.remote, Remote::Word { .. }) {
+            return Some(self.request(work, sges));
+        }
+        if !work.begun() && moved_mapped(self.peer, grant, work, sges).is_some() {
+            (work.moved, self.stats.rdma_direct) = (true, self.stats.rdma_direct + 1);
+            return None;
+        }
+        if !probe(self.peer) {
             return Some(self.request(work, sges));
         }
         if work.late && !self.takes_back(work) {

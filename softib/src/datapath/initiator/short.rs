@@ -181,9 +181,20 @@ fn confirm_short(qp: &mut Qp, w: &mut World, rest: Rest) {
 
 /// The completion of the request that was posted last.
 fn complete_short(qp: &Qp, w: &mut World, wr_id: u64, byte_len: u32) {
+    complete(qp, w, wr_id, (IBV_WC_SEND, byte_len));
+}
+
+/// The same of an RDMA WRITE.
+#[inline(never)]
+pub fn complete_write(qp: &Qp, w: &mut World, wr_id: u64, byte_len: u32) {
+    complete(qp, w, wr_id, (IBV_WC_RDMA_WRITE, byte_len));
+}
+
+#[inline]
+fn complete(qp: &Qp, w: &mut World, wr_id: u64, (opcode, byte_len): (u32, u32)) {
     w.complete_with(qp.send_cq, qp.num, false, |cqe| {
         cqe.retire = Some((qp.index as u16, qp.generation, qp.sq_posted));
-        cqe.wc = ibv_wc { wr_id, opcode: IBV_WC_SEND, byte_len, qp_num: qp.num, ..Default::default() };
+        cqe.wc = ibv_wc { wr_id, opcode, byte_len, qp_num: qp.num, ..Default::default() };
     });
 }
 

@@ -482,6 +482,12 @@ impl SendRing {
         keyed::take_back(self.map.u32(row + R_WITHDRAWN), self.map.u32(row + R_ANSWERING), self.asks)
     }
 
+    /// Says that we are about to work on the receiver's region of this key, which is mapped here: it makes us execute a fence before it looks.
+    #[inline(always)]
+    pub fn begin_mapped(&self, key: u32) {
+        keyed::begin_with(self.hazard(), key, || send_fence(self.fenced));
+    }
+
     /// The word that says which of the receiver's memory regions we are working on.
     pub fn hazard(&self) -> &AtomicU32 {
         self.map.u32(ring_entry(self.index) + R_HAZARD)

@@ -1,0 +1,59 @@
+//! A peer's memory region that is mapped here, for it lies in the heap of the peer's segment.
+
+use super::copy::{copy, write_in_order};
+use super::map::Map;
+use super::mrtable::{Exposed, Watched};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// The region, as it was looked up, and its bytes.
+#[derive(Debug)]
+pub struct Mapped {
+    /// Its row in the peer's table.
+    pub row: Watched,
+    /// Its first byte, as requests call it, and its bytes.
+    addr: u64,
+    len: u64,
+    at: NonNull<u8>,
+    _map: Arc<Map>,
+}
+
+// SAFETY: the bytes belong to a mapping that may be used from any thread; they are reached by copies only.
+unsafe impl Send for Mapped {}
+
+impl Mapped {
+    /// The region that `exposed` is in the tables of `tables`, whose bytes begin at `within` of `map`.
+    pub fn new(tables: &Arc<Map>, exposed: &Exposed, (map, within): (&Arc<Map>, usize)) -> Mapped {
+        let (addr, len) = (exposed.region.addr, exposed.region.len);
+        let at = map.place(within, len as usize);
+        Mapped { row: Watched::of(tables, exposed), addr, len, at, _map: map.clone() }
+    }
+
+    /// Where `len` bytes are that requests call `addr`. None: they are not all in the region.
+    #[inline(always)]
+    pub fn place(&self, addr: u64, len: u32) -> Option<NonNull<u8>> {
+        let within = addr.wrapping_sub(self.addr);
+        let inside = within <= self.len && u64::from(len) <= self.len - within;
+        // SAFETY: inside the region, all of which is mapped (checked when it was made).
+        inside.then(|| unsafe { self.at.add(within as usize) })
+    }
+
+    /// Writes `len` bytes to a [place](Self::place) for so many, as an RDMA WRITE does: whoever reads the last one reads all.
+    ///
+    /// # Safety
+    /// `from` is readable for `len` bytes. The peer has granted it.
+    #[inline(always)]
+    pub unsafe fn write(&self, from: *const u8, place: NonNull<u8>, len: u32) {
+        // SAFETY: the place has `len` bytes of the mapping, and the caller vouches for as many at `from`.
+        unsafe { write_in_order(from, place.as_ptr(), len as usize) }
+    }
+
+    /// Reads `len` bytes from a [place](Self::place) for so many.
+    ///
+    /// # Safety
+    /// `to` is writable for `len` bytes. The peer has granted it.
+    pub unsafe fn read(&self, place: NonNull<u8>, to: *mut u8, len: u32) {
+        // SAFETY: the place has `len` bytes of the mapping, and the caller vouches for as many at `to`.
+        unsafe { copy(place.as_ptr(), to, len as usize) }
+    }
+}

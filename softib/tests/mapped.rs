@@ -1,0 +1,287 @@
+//! Memory that a process shares with its peers: what they write to it by RDMA they copy by their own hand, in order, as far as they may.
+
+// Tests call the C functions with what they have just made; a failure may panic.
+#![allow(clippy::undocumented_unsafe_blocks, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+use common::*;
+use rdma_sys::*;
+use std::slice::{from_raw_parts, from_raw_parts_mut};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+/// The other process; does nothing when the test runner calls it.
+#[test]
+fn child_main() {
+    match role().as_deref() {
+        Some("owner") => owner(),
+        Some("partner") => partner(),
+        Some("writer") => writer(),
+        _ => {}
+    }
+}
+
+const LEN: usize = 16 << 10;
+
+/// Memory that peers map, and its key.
+struct Shared {
+    at: *mut u8,
+    mr: *mut ibv_mr,
+}
+
+impl Shared {
+    fn new(dev: &Dev, len: usize, access: u32) -> Shared {
+        let at = unsafe { (table().share_memory.expect("the linked-in device has it"))(len) };
+        assert!(!at.is_null(), "{}", std::io::Error::last_os_error());
+        let mr = unsafe { (table().reg_mr)(dev.pd, at, len, access.cast_signed()) };
+        assert!(!mr.is_null(), "{}", std::io::Error::last_os_error());
+        Shared { at: at.cast(), mr }
+    }
+
+    fn name(&self) -> [u64; 2] {
+        [self.at as u64, unsafe { (*self.mr).rkey }.into()]
+    }
+
+    fn bytes(&self, at: usize, len: usize) -> &'static [u8] {
+        unsafe { from_raw_parts(self.at.add(at), len) }
+    }
+
+    fn deregister(&self) -> i32 {
+        unsafe { (table().dereg_mr)(self.mr) }
+    }
+
+    fn unshare(&self) -> i32 {
+        unsafe { (table().unshare_memory.expect("the linked-in device has it"))(self.at.cast()) }
+    }
+}
+
+#[test]
+fn it_is_zero_at_first_and_goes_when_no_region_is_in_it() {
+    let dev = Dev::open();
+    let shared = Shared::new(&dev, 100, ALL_ACCESS);
+    assert!(shared.bytes(0, 100).iter().all(|byte| *byte == 0));
+    unsafe { from_raw_parts_mut(shared.at, 100) }.fill(0xff);
+    assert_eq!(shared.unshare(), libc::EBUSY);
+    assert_eq!((shared.deregister(), shared.unshare(), shared.unshare()), (0, 0, libc::EINVAL));
+    let again = Shared::new(&dev, 128, ALL_ACCESS);
+    assert_eq!(again.at, shared.at, "the first hole");
+    assert!(again.bytes(0, 128).iter().all(|byte| *byte == 0));
+    let share = table().share_memory.unwrap();
+    assert!(unsafe { share(0) }.is_null() && unsafe { share(1 << 30) }.is_null());
+    assert_eq!((again.deregister(), again.unshare()), (0, 0));
+}
+
+/// Shares memory, and does as it is told: [0, offset, len, seed] compares it, [1] deregisters it, [2] is the end.
+fn owner() {
+    let dev = Dev::open();
+    let qp = dev.qp(IBV_QPT_RC, dev.cq(64));
+    let shared = Shared::new(&dev, LEN, ALL_ACCESS);
+    say(&[&shared.name()[..], &[qp.num().into()]].concat());
+    qp.connect(listen().unwrap()[0] as u32, &Path::default());
+    say(&[]);
+    while let Some(words) = listen() {
+        match words[..] {
+            [0, at, len, seed] => {
+                let whole = pattern(seed, len as usize);
+                assert_eq!(shared.bytes(at as usize, len as usize), whole, "{len} bytes at {at}");
+            }
+            [1] => assert_eq!((shared.deregister(), shared.unshare()), (0, 0)),
+            _ => break,
+        }
+        say(&[]);
+    }
+}
+
+struct Writer {
+    dev: Dev,
+    qp: Qp,
+    child: Child,
+    addr: u64,
+    rkey: u32,
+}
+
+impl Writer {
+    fn new() -> Writer {
+        let dev = Dev::open();
+        let qp = dev.qp(IBV_QPT_RC, dev.cq(64));
+        let mut child = Child::start("owner");
+        let hello = child.hear();
+        qp.connect(hello[2] as u32, &Path::default());
+        child.tell(&[qp.num().into()]);
+        child.hear();
+        Writer { dev, qp, child, addr: hello[0], rkey: hello[1] as u32 }
+    }
+
+    fn asks(&mut self, words: &[u64]) {
+        self.child.tell(words);
+        self.child.hear();
+    }
+
+    /// Writes from `sge` to `at`, inline or not; the completion, if there is to be one.
+    fn writes(&self, sge: ibv_sge, at: usize, flags: u32) -> Option<ibv_wc> {
+        let posted = self.qp.post(9, IBV_WR_RDMA_WRITE, &[sge], |wr| {
+            wr.wr.rdma = ibv_send_wr_rdma { remote_addr: self.addr + at as u64, rkey: self.rkey };
+            wr.send_flags = flags;
+        });
+        assert_eq!(posted, 0);
+        (flags & IBV_SEND_SIGNALED != 0).then(|| self.qp.wait())
+    }
+}
+
+#[test]
+fn writes_of_every_length_arrive_where_they_are_to_without_the_owner() {
+    let mut writer = Writer::new();
+    let mut out = writer.dev.buf(LEN);
+    let direct = softib::stats().rdma_direct;
+    let max_inline = writer.qp.max_inline();
+    for (round, len) in (0..300).chain([511, 512, 4096, 10_000]).enumerate() {
+        let (seed, at) = (round as u64 + 1, 7 * round % 1000);
+        out.data[..len].copy_from_slice(&pattern(seed, len));
+        let inline = if len <= max_inline && round % 2 == 0 { IBV_SEND_INLINE } else { 0 };
+        let signalled = if round % 3 == 0 { IBV_SEND_SIGNALED } else { 0 };
+        if let Some(wc) = writer.writes(out.sge(0, len), at, inline | signalled) {
+            assert_eq!((wc.status, wc.opcode, wc.wr_id), (IBV_WC_SUCCESS, IBV_WC_RDMA_WRITE, 9));
+        }
+        writer.asks(&[0, at as u64, len as u64, seed]);
+    }
+    assert!(softib::stats().rdma_direct >= direct + 300);
+    // The same by way of the send queue: behind a fence, with an immediate value, of several pieces, and back.
+    out.data[..100].copy_from_slice(&pattern(99, 100));
+    let pieces = [out.sge(0, 30), out.sge(30, 0), out.sge(30, 70)];
+    let posted = writer.qp.post(1, IBV_WR_RDMA_WRITE, &pieces, |wr| {
+        wr.wr.rdma = ibv_send_wr_rdma { remote_addr: writer.addr + 5, rkey: writer.rkey };
+    });
+    assert_eq!((posted, writer.qp.wait().status), (0, IBV_WC_SUCCESS));
+    writer.asks(&[0, 5, 100, 99]);
+    assert_eq!(writer.qp.rdma(2, IBV_WR_RDMA_READ, out.sge(200, 100), writer.addr + 5, writer.rkey), 0);
+    assert_eq!(writer.qp.wait().status, IBV_WC_SUCCESS);
+    assert_eq!(out.data[200..300], pattern(99, 100));
+    writer.child.tell(&[2]);
+    writer.child.finish();
+}
+
+#[test]
+fn what_is_not_granted_is_refused_and_a_region_that_is_gone_is_left_alone() {
+    for (at, len) in [(LEN, 1), (LEN - 7, 8), (usize::MAX - 10, 20)] {
+        let mut writer = Writer::new();
+        let mut out = writer.dev.buf(64);
+        out.data[..8].copy_from_slice(&pattern(3, 8));
+        assert_eq!(writer.writes(out.sge(0, 8), 16, IBV_SEND_SIGNALED).unwrap().status, IBV_WC_SUCCESS);
+        let posted = writer.qp.post(9, IBV_WR_RDMA_WRITE, &[out.sge(0, len)], |wr| {
+            wr.wr.rdma =
+                ibv_send_wr_rdma { remote_addr: writer.addr.wrapping_add(at as u64), rkey: writer.rkey };
+        });
+        assert_eq!((posted, writer.qp.wait().status), (0, IBV_WC_REM_ACCESS_ERR), "{len} bytes at {at}");
+        writer.asks(&[0, 16, 8, 3]);
+        writer.child.tell(&[2]);
+        writer.child.finish();
+    }
+    let mut writer = Writer::new();
+    let out = writer.dev.buf(64);
+    assert_eq!(writer.writes(out.sge(0, 8), 16, IBV_SEND_SIGNALED).unwrap().status, IBV_WC_SUCCESS);
+    writer.asks(&[1]);
+    assert_eq!(writer.writes(out.sge(0, 8), 16, IBV_SEND_SIGNALED).unwrap().status, IBV_WC_REM_ACCESS_ERR);
+    writer.child.tell(&[2]);
+    writer.child.finish();
+}
+
+#[test]
+fn it_is_written_where_processes_may_not_reach_into_each_others_memory() {
+    Child::start_with("writer", &[("SOFTIB_CMA", "0")]).finish();
+}
+
+fn writer() {
+    let mut writer = Writer::new();
+    let mut out = writer.dev.buf(64);
+    out.data.copy_from_slice(&pattern(4, 64));
+    for flags in [0, IBV_SEND_FENCE] {
+        let wc = writer.writes(out.sge(0, 64), 0, IBV_SEND_SIGNALED | flags).unwrap();
+        assert_eq!(wc.status, IBV_WC_SUCCESS);
+        writer.asks(&[0, 0, 64, 4]);
+    }
+    assert_eq!(writer.qp.rdma(2, IBV_WR_RDMA_READ, out.sge(0, 8), writer.addr + 8, writer.rkey), 0);
+    assert_eq!((writer.qp.wait().status, &out.data[..8]), (IBV_WC_SUCCESS, &pattern(4, 64)[8..16]));
+    assert_eq!((softib::stats().rdma_direct, softib::stats().rdma_ring), (3, 0));
+    writer.child.tell(&[2]);
+    writer.child.finish();
+}
+
+/// Rounds of [`a_reader_of_the_last_word_has_the_whole_message`].
+const ROUNDS: u64 = 20_000;
+/// Bytes of a message.
+const MESSAGE: usize = 64;
+
+/// Words of one message: all of them its number.
+fn message(number: u64) -> [u64; MESSAGE / 8] {
+    [number; MESSAGE / 8]
+}
+
+/// One side of an exchange of messages through the memory that each shares, in which the last word is polled.
+struct Player {
+    qp: Qp,
+    mine: Shared,
+    theirs: (u64, u32),
+}
+
+impl Player {
+    fn sends(&self, number: u64) {
+        let words = message(number);
+        let sge = ibv_sge { addr: words.as_ptr() as u64, length: MESSAGE as u32, lkey: 0 };
+        let posted = self.qp.post(1, IBV_WR_RDMA_WRITE, &[sge], |wr| {
+            wr.wr.rdma = ibv_send_wr_rdma { remote_addr: self.theirs.0, rkey: self.theirs.1 };
+            wr.send_flags = IBV_SEND_INLINE | if number.is_multiple_of(16) { IBV_SEND_SIGNALED } else { 0 };
+        });
+        assert_eq!(posted, 0, "{number}");
+        if number.is_multiple_of(16) {
+            assert_eq!(self.qp.wait().status, IBV_WC_SUCCESS);
+        }
+    }
+
+    fn hears(&self, number: u64) {
+        let words = unsafe { from_raw_parts(self.mine.at.cast::<AtomicU64>(), MESSAGE / 8) };
+        let began = Instant::now();
+        while words[words.len() - 1].load(Ordering::Acquire) != number {
+            assert!(began.elapsed() < PATIENCE);
+            std::hint::spin_loop();
+        }
+        let all: Vec<u64> = words.iter().map(|word| word.load(Ordering::Relaxed)).collect();
+        assert_eq!(all, message(number));
+    }
+}
+
+fn partner() {
+    let dev = Dev::open();
+    let qp = dev.qp(IBV_QPT_RC, dev.cq(64));
+    let mine = Shared::new(&dev, MESSAGE, ALL_ACCESS);
+    say(&[&mine.name()[..], &[qp.num().into()]].concat());
+    let hello = listen().unwrap();
+    qp.connect(hello[2] as u32, &Path::default());
+    say(&[]);
+    let player = Player { qp, mine, theirs: (hello[0], hello[1] as u32) };
+    (1..=ROUNDS).for_each(|number| {
+        player.hears(number);
+        player.sends(number);
+    });
+    say(&[]);
+    listen();
+}
+
+#[test]
+fn a_reader_of_the_last_word_has_the_whole_message() {
+    let dev = Dev::open();
+    let qp = dev.qp(IBV_QPT_RC, dev.cq(64));
+    let mine = Shared::new(&dev, MESSAGE, ALL_ACCESS);
+    let mut child = Child::start("partner");
+    let hello = child.hear();
+    qp.connect(hello[2] as u32, &Path::default());
+    child.tell(&[&mine.name()[..], &[qp.num().into()]].concat());
+    child.hear();
+    let player = Player { qp, mine, theirs: (hello[0], hello[1] as u32) };
+    (1..=ROUNDS).for_each(|number| {
+        player.sends(number);
+        player.hears(number);
+    });
+    child.hear();
+    child.tell(&[]);
+    child.finish();
+}
