@@ -145,6 +145,7 @@ fn config(layout: &str) -> Result<Config> {
         drain: Duration::from_secs(5),
         keepalive: Duration::from_secs(5),
         gathers: false,
+        eager: None,
         reconnects: 8,
         keep_timelines: false,
         xrc_domain: std::env::temp_dir().join(format!("oxib-xrc-bench-{}", std::process::id())),

@@ -5,7 +5,8 @@
 
 use mca_btl_oxib::protocol::credits::Grant;
 use mca_btl_oxib::protocol::wire::{
-    Arrived, Cts, DataHeader, End, Header, Kind, VERSION, WireError, XrcHeader, counted,
+    Arrived, Cts, DataHeader, End, HEADER_LEN, Header, Kind, MOST_SLOTS, Offer, VERSION, WireError,
+    XrcHeader, counted,
 };
 use proptest::prelude::*;
 
@@ -19,13 +20,13 @@ fn the_header_has_the_documented_bytes() {
     assert_eq!(Header::cts(3).emit(), [0, 2, 0, 0, 0, 3, 0, 0]);
     assert_eq!(Header::open(3).emit(), [0, 7, 0, 0, 0, 3, 0, 0]);
     assert_eq!(Header::parse(&Header::open(3).emit()), Ok((Header::open(3), &[][..])));
-    for (kind, value) in [(Kind::End, 3), (Kind::EndAck, 4)] {
+    for (kind, value) in [(Kind::End, 3), (Kind::EndAck, 4), (Kind::Eager, 5)] {
         let bytes = [0, value, 0x34, 0x12, 0x56, 3, 0, 0];
         assert_eq!(DataHeader::new(0, 3, grant).of_kind(kind).emit(), bytes);
         assert_eq!(Header::parse(&bytes), Ok((Header { kind, tag: 0, queue: 3, grant }, &[][..])));
     }
     let cts = Cts { queues: 4, layout: 0xa1b2_c3d4 };
-    let message = [0, 2, 0, 0, 0, 1, 0, 0, 7, 0, 4, 0, 0xd4, 0xc3, 0xb2, 0xa1];
+    let message = [0, 2, 0, 0, 0, 1, 0, 0, 8, 0, 4, 0, 0xd4, 0xc3, 0xb2, 0xa1];
     assert_eq!(cts.message(1), message);
 }
 
@@ -36,8 +37,9 @@ fn each_defect_of_a_header_has_its_own_refusal() {
     assert_eq!(refuse(&[0; 7]), WireError::Short { what: "header", len: 7, need: 8 });
     assert_eq!(refuse(&[0, 0x10, 0, 0, 0, 0, 0, 0]), not_zero("flags", 0x10));
     assert_eq!(refuse(&[0, 0, 0, 0, 0, 0, 1, 2]), not_zero("reserved", 0x201));
-    let reserved = WireError::ReservedKind { kind: 5, name: "eager RDMA set-up" };
-    assert_eq!(refuse(&[0, 5, 0, 0, 0, 0, 0, 0]), reserved);
+    assert_eq!(refuse(&[1, 5, 0, 0, 0, 0, 0, 0]), not_zero("tag", 1));
+    let long = WireError::Long { what: "eager RDMA offer", len: 17, limit: 16 };
+    assert_eq!(refuse(&[&[0, 5, 0, 0, 0, 0, 0, 0][..], &[0; 17]].concat()), long);
     assert_eq!(refuse(&[0, 6, 0, 0, 1, 0, 0, 0]), not_zero("ctl", 1));
     assert_eq!(refuse(&[0, 15, 0, 0, 0, 0, 0, 0]), WireError::UnknownKind(15));
     assert_eq!(refuse(&[0, 1, 0, 0, 9, 0, 0, 0]), WireError::EmptyCredit);
@@ -52,6 +54,27 @@ fn each_defect_of_a_header_has_its_own_refusal() {
     assert_eq!(refuse(&[0, 7, 0, 0, 0, 0, 0, 0, 0xff]), long);
     let long = WireError::Long { what: "credit message payload", len: 1, limit: 0 };
     assert_eq!(refuse(&[0, 1, 1, 0, 0, 0, 0, 0, 0xff]), long);
+}
+
+#[test]
+fn an_offer_has_the_documented_bytes_and_its_slots_are_a_power_of_two() {
+    let offer = Offer { addr: 0x0102_0304_0506_0708, rkey: 0xa1b2_c3d4, slots: 0x40 };
+    let payload = [8, 7, 6, 5, 4, 3, 2, 1, 0xd4, 0xc3, 0xb2, 0xa1, 0x40, 0, 0, 0];
+    assert_eq!(
+        (offer.message()[..HEADER_LEN].to_vec(), &offer.message()[HEADER_LEN..]),
+        (vec![0; 8], &payload[..])
+    );
+    assert_eq!(Offer::parse(&payload), Ok(offer));
+    assert_eq!(Offer::parse(&Offer::NONE.message()[HEADER_LEN..]), Ok(Offer::NONE));
+    let with = |at: usize, byte| {
+        let mut payload = payload;
+        payload[at] = byte;
+        Offer::parse(&payload)
+    };
+    assert_eq!(with(12, 0x41), Err(WireError::Slots(0x41)));
+    assert_eq!(with(13, 0x20), Err(WireError::Slots(0x2040)));
+    assert!(matches!(with(15, 1), Err(WireError::NotZero { value: 0x100, .. })));
+    assert!(matches!(Offer::parse(&payload[1..]), Err(WireError::Short { len: 15, .. })));
 }
 
 #[test]
@@ -149,6 +172,21 @@ fn grant() -> impl Strategy<Value = Grant> {
 }
 
 proptest! {
+    #[test]
+    fn any_bytes_are_an_offer_that_says_the_same_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..20)) {
+        if let Ok(offer) = Offer::parse(&bytes) {
+            let slots = offer.slots;
+            prop_assert!(slots == 0 || slots.is_power_of_two() && slots <= MOST_SLOTS);
+            prop_assert!(slots == 0 || offer.message()[HEADER_LEN..] == bytes[..]);
+        }
+    }
+
+    #[test]
+    fn an_offer_says_what_it_was_told(addr in 0u64..u64::MAX - (1 << 20), rkey: u32, shift in 0u32..=12) {
+        let offer = Offer { addr, rkey, slots: 1 << shift };
+        prop_assert_eq!(Offer::parse(&offer.message()[HEADER_LEN..]), Ok(offer));
+    }
+
     #[test]
     fn data_headers_round_trip_on_both_paths(tag: u8, queue: u8, grant in grant(), payload: Vec<u8>) {
         let header = DataHeader::new(tag, queue, grant);

@@ -1,7 +1,8 @@
 //! A message of the transport: the header, on all three paths, and the payloads of control messages.
 
+use mca_btl_oxib::protocol::eager::{LONGEST, Trailer};
 use mca_btl_oxib::protocol::wire::{
-    Arrived, Cts, DataHeader, End, HEADER_LEN, Header, Kind, LAST, XrcHeader,
+    Arrived, Cts, DataHeader, End, HEADER_LEN, Header, Kind, LAST, Offer, XrcHeader,
 };
 
 pub(crate) fn run(data: &[u8]) {
@@ -20,6 +21,11 @@ pub(crate) fn run(data: &[u8]) {
         assert_eq!(bytes[1], LAST, "one flag and no other");
         assert_eq!(header.flag_last(true).emit(), *bytes);
     }
+    // The same word at the end of a slot.
+    let word = u64::from_le_bytes(*bytes);
+    if let Ok(trailer) = Trailer::parse(word) {
+        assert!(trailer.payload_len() <= LONGEST && trailer.tag() == bytes[0]);
+    }
     if let Some(header) = XrcHeader::parse(*bytes) {
         let again = XrcHeader::new(header.tag(), header.queue(), header.label(), header.number());
         assert_eq!(again.of_kind(header.kind()).emit(), *bytes);
@@ -37,6 +43,14 @@ fn control(header: Header, payload: &[u8], data: &[u8]) {
         Kind::End | Kind::EndAck => {
             if let Ok(end) = End::parse(payload) {
                 assert_eq!(end.message()[HEADER_LEN..], *payload);
+            }
+        }
+        Kind::Eager => {
+            if let Ok(offer) = Offer::parse(payload) {
+                assert!(
+                    offer.slots == 0 || offer.message()[HEADER_LEN..] == *payload,
+                    "an offer says all that the bytes do"
+                );
             }
         }
         Kind::Resume => {

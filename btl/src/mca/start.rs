@@ -283,6 +283,7 @@ fn config(params: &Params, abi: &Abi, port: &Port) -> Config {
         layout: tuned::layout(port, params),
         max_inline: tuned::max_inline(port, params),
         gathers: tuned::gathers(port, params),
+        eager: tuned::eager(port, params),
         pool_limit: params.free_list_max,
         pool_grow: params.free_list_inc,
         hold: Bound::of_peer(params.max_answers),

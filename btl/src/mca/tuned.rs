@@ -5,6 +5,7 @@
 use super::params::Params;
 use crate::protocol::device_ini::{Devices, Setting};
 use crate::protocol::layout::{self, Layout};
+use crate::transport::config::Eager;
 use crate::transport::device::Port;
 use std::fmt::Display;
 
@@ -17,6 +18,9 @@ const RXE_INLINE: u32 = 512;
 
 /// Vendor and part of soft RoCE, which softib has, too.
 const RXE: (u32, u32) = (0x00ff_ffff, 0);
+
+/// Looks after which a ring of eager RDMA that has not been used is looked at less often: a millisecond or two.
+const COOLING: u32 = 1 << 16;
 
 /// Eager limit where messages are gathered. From here on a rendezvous takes about as long, and needs no memory for what is not expected.
 const GATHERED_EAGER: usize = 65_664;
@@ -52,6 +56,21 @@ fn is_rxe(port: &Port) -> bool {
 pub fn gathers(port: &Port, params: &Params) -> bool {
     let inline = pick(params.chosen.max_inline, &params.max_inline, port.settings.max_inline.as_ref());
     port.soft && inline.is_none() && params.reconnects == 0
+}
+
+/// Whether short messages go by eager RDMA, and how: on the software device, whose processes map each other's rings, or where the user or a file
+/// asks for it.
+pub fn eager(port: &Port, params: &Params) -> Option<Eager> {
+    let asked = params
+        .use_eager_rdma
+        .or(port.settings.use_eager_rdma.as_ref().map(|setting| setting.value))
+        .unwrap_or(port.soft);
+    asked.then_some(Eager {
+        slots: params.eager_rdma_num,
+        threshold: params.eager_rdma_threshold,
+        most: params.max_eager_rdma,
+        cooling: COOLING,
+    })
 }
 
 /// Up to how many bytes a message is sent at once, if the user has set nothing: `usual`, or more where messages are gathered, which costs

@@ -63,6 +63,8 @@ pub struct Settings {
     pub mtu: Option<Setting<Option<u32>>>,
     /// Bytes; `None` inside: auto.
     pub max_inline: Option<Setting<Option<u32>>>,
+    /// Short messages go by eager RDMA, or not.
+    pub use_eager_rdma: Option<Setting<bool>>,
     /// True: the device is used only if a parameter names it.
     pub ignore: Option<Setting<bool>>,
 }
@@ -139,6 +141,7 @@ impl Settings {
             receive_queues: self.receive_queues.or(below.receive_queues),
             mtu: self.mtu.or(below.mtu),
             max_inline: self.max_inline.or(below.max_inline),
+            use_eager_rdma: self.use_eager_rdma.or(below.use_eager_rdma),
             ignore: self.ignore.or(below.ignore),
         }
     }

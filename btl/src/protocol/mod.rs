@@ -25,6 +25,8 @@ pub mod budget;
 pub mod credits;
 /// Files of device parameters.
 pub mod device_ini;
+/// Rings that short messages are written into.
+pub mod eager;
 /// Tables by a number.
 pub mod hash;
 /// Messages that are held back.

@@ -24,7 +24,7 @@
 use super::credits::Grant;
 
 /// Version of the header and of the control payloads; travels in the CTS.
-pub const VERSION: u16 = 7;
+pub const VERSION: u16 = 8;
 
 /// Flag in byte 1 of a data message: it has taken the last credit that its sender had.
 pub const LAST: u8 = 0x10;
@@ -52,6 +52,8 @@ pub enum Kind {
     End = 3,
     /// So many messages have come, as the end of stream has said: [`End`]. Takes one data credit.
     EndAck = 4,
+    /// Where its sender looks for short messages, or that it does no more: [`Offer`]. Takes one data credit.
+    Eager = 5,
     /// The first over a connection that has taken the place of one that broke: how many messages have come over that,
     /// [`Arrived`]. No credits. Takes one control credit.
     Resume = 6,
@@ -59,9 +61,6 @@ pub enum Kind {
     /// Takes one control credit.
     Open = 7,
 }
-
-/// Wire values that are set aside for later versions: refused, but by name.
-const RESERVED_KINDS: [(u8, &str); 1] = [(5, "eager RDMA set-up")];
 
 const KIND_MASK: u8 = 0x0f;
 const FLAG_MASK: u8 = 0xf0;
@@ -80,11 +79,6 @@ pub enum WireError {
     /// More bytes arrived than this kind of message may have.
     #[error("{what} of {len} bytes is longer than {limit}")]
     Long { what: &'static str, len: usize, limit: usize },
-    /// A kind that a later version of the protocol uses.
-    #[error(
-        "message kind {kind} ({name}) is not spoken by this version of oxib: use the same version everywhere"
-    )]
-    ReservedKind { kind: u8, name: &'static str },
     /// A kind that means nothing.
     #[error("message kind {0} is unknown: peer runs another version, or memory was overwritten")]
     UnknownKind(u8),
@@ -94,6 +88,9 @@ pub enum WireError {
     /// An explicit credit message that returns nothing.
     #[error("credit message returns no data credit")]
     EmptyCredit,
+    /// An offer of as many slots as no ring has.
+    #[error("eager RDMA offer of {0} slots: their number has to be a power of two, and at most 4096")]
+    Slots(u16),
     /// The peer speaks another version.
     #[error("peer speaks version {theirs} of the message format, this side {ours}", ours = VERSION)]
     Version { theirs: u16 },
@@ -334,6 +331,10 @@ impl Header {
                 must_be_zero("tag", u32::from(self.tag))?;
                 longest("end of stream payload", payload, End::LEN)
             }
+            Kind::Eager => {
+                must_be_zero("tag", u32::from(self.tag))?;
+                longest("eager RDMA offer", payload, Offer::LEN)
+            }
             Kind::Cts | Kind::Resume => self.grants_nothing(),
             Kind::Open => {
                 longest("opening message payload", payload, 0)?;
@@ -356,6 +357,7 @@ pub const fn counted(header: [u8; HEADER_LEN]) -> Option<(Kind, u8)> {
         0 => Some((Kind::Data, header[0])),
         3 => Some((Kind::End, 0)),
         4 => Some((Kind::EndAck, 0)),
+        5 => Some((Kind::Eager, 0)),
         _ => None,
     }
 }
@@ -368,12 +370,10 @@ impl Kind {
             2 => Ok(Self::Cts),
             3 => Ok(Self::End),
             4 => Ok(Self::EndAck),
+            5 => Ok(Self::Eager),
             6 => Ok(Self::Resume),
             7 => Ok(Self::Open),
-            _ => Err(RESERVED_KINDS.iter().find(|(kind, _)| *kind == value).map_or(
-                WireError::UnknownKind(value),
-                |&(kind, name)| WireError::ReservedKind { kind, name },
-            )),
+            _ => Err(WireError::UnknownKind(value)),
         }
     }
 }
@@ -463,6 +463,73 @@ impl End {
     }
 }
 
+/// Most slots of a ring of eager RDMA.
+pub const MOST_SLOTS: u16 = 1 << 12;
+
+/// Payload of a message of kind [`Kind::Eager`]: where the sender of this message looks for messages.
+///
+/// ```text
+///   0..8 address    8..12 key    12..14 slots    14..16 reserved, 0
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Offer {
+    /// Where its memory begins.
+    pub addr: u64,
+    /// Remote key of it.
+    pub rkey: u32,
+    /// How many there are, a power of two. 0: none any more, and the sender writes to none of the receiver's.
+    pub slots: u16,
+}
+
+impl Offer {
+    /// Length of the payload in bytes.
+    pub const LEN: usize = 16;
+
+    /// Length of the whole message.
+    pub const MESSAGE_LEN: usize = HEADER_LEN + Self::LEN;
+
+    /// What takes an offer back.
+    pub const NONE: Offer = Offer { addr: 0, rkey: 0, slots: 0 };
+
+    /// The whole message, with an empty header.
+    pub fn message(self) -> [u8; Self::MESSAGE_LEN] {
+        let mut out = [0; Self::MESSAGE_LEN];
+        out[8..16].copy_from_slice(&self.addr.to_le_bytes());
+        out[16..20].copy_from_slice(&self.rkey.to_le_bytes());
+        out[20..22].copy_from_slice(&self.slots.to_le_bytes());
+        out
+    }
+
+    /// Parses the payload behind the header.
+    ///
+    /// # Errors
+    /// Wrong length; slots that are no power of two, or too many; reserved bytes set.
+    pub fn parse(payload: &[u8]) -> Result<Offer, WireError> {
+        let len = payload.len();
+        let Ok(bytes) = <[u8; Self::LEN]>::try_from(payload) else {
+            return Err(if len < Self::LEN {
+                WireError::Short { what: "eager RDMA offer", len, need: Self::LEN }
+            } else {
+                WireError::Long { what: "eager RDMA offer", len, limit: Self::LEN }
+            });
+        };
+        let [a0, a1, a2, a3, a4, a5, a6, a7, k0, k1, k2, k3, s0, s1, r0, r1] = bytes;
+        let addr = u64::from_le_bytes([a0, a1, a2, a3, a4, a5, a6, a7]);
+        let (rkey, slots) = (u32::from_le_bytes([k0, k1, k2, k3]), u16::from_le_bytes([s0, s1]));
+        let wrong = |field, value| Err(WireError::NotZero { field, value });
+        if (r0, r1) != (0, 0) {
+            return wrong("eager RDMA offer, reserved,", u32::from(u16::from_le_bytes([r0, r1])));
+        }
+        if slots == 0 {
+            return Ok(Offer::NONE);
+        }
+        if !slots.is_power_of_two() || slots > MOST_SLOTS {
+            return Err(WireError::Slots(slots));
+        }
+        Ok(Offer { addr, rkey, slots })
+    }
+}
+
 /// Payload of a message that resumes: two bytes a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Arrived {
@@ -522,5 +589,7 @@ fn longest(what: &'static str, len: usize, limit: usize) -> Result<(), WireError
     if len <= limit { Ok(()) } else { Err(WireError::Long { what, len, limit }) }
 }
 
-const _: () = assert!(Cts::LEN <= MAX_CONTROL_PAYLOAD && End::LEN <= MAX_CONTROL_PAYLOAD);
+const _: () = assert!(
+    Cts::LEN <= MAX_CONTROL_PAYLOAD && End::LEN <= MAX_CONTROL_PAYLOAD && Offer::LEN <= MAX_CONTROL_PAYLOAD
+);
 const _: () = assert!(Arrived::LONGEST <= HEADER_LEN + MAX_CONTROL_PAYLOAD);

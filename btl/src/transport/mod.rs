@@ -63,6 +63,7 @@ pub use tx::{NotBegun, flush};
 pub use upcall::{Delivery, Upcall};
 
 use endpoint::Endpoints;
+use endpoint::rings::Rings;
 use port::OpenPort;
 use rx::Rx;
 use stats::Stats;
@@ -85,6 +86,8 @@ pub struct Transport<C> {
     tx: Tx<C>,
     /// What the upper layer has not taken yet.
     up: Upcalls<C>,
+    /// Rings that short messages are written into.
+    rings: Rings,
     /// Connections that are to be begun anew, because their peers have left before they were up, or
     /// are back.
     renewals: Vec<link::Renewal>,
@@ -125,7 +128,7 @@ mod tests {
             ("Channel", size_of::<Channel>(), 88),
             ("Credits and Window", size_of::<(Credits, Window)>(), 18),
             ("Lane", size_of::<Lane>(), 160),
-            ("Endpoint", size_of::<Endpoint<u64>>(), 312),
+            ("Endpoint", size_of::<Endpoint<u64>>(), 320),
             ("Held", size_of::<Held<u64>>(), 64),
             ("Posted", size_of::<Posted>(), 40),
             ("Completion", size_of::<Completion>(), 48),

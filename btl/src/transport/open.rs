@@ -5,6 +5,7 @@ use super::Transport;
 use super::config::Config;
 use super::device::Port;
 use super::endpoint::Endpoints;
+use super::endpoint::rings::Rings;
 use super::endpoint::traffic::Traffic;
 use super::link::Keepalive;
 use super::port::queue::words;
@@ -32,6 +33,7 @@ impl<C> Transport<C> {
             rx,
             tx: Tx::new(port.send_room.cq().clone(), send_queues, words(&port.pd), signalling),
             up: Upcalls::new(),
+            rings: Rings::new(port.config.rings(port.pd.context())),
             renewals: Vec::new(),
             asked: BTreeMap::new(),
             ending: Vec::new(),

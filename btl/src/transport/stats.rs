@@ -91,6 +91,12 @@ pub struct Chains {
 counters! {
     /// Messages sent inline, straight from the caller's buffer.
     sent_inline: Sum,
+    /// Short messages that were written into their receiver's ring (eager RDMA).
+    sent_eager: Sum,
+    /// Peers that rings of eager RDMA were opened to.
+    rings: Sum,
+    /// Those among them that have been closed again, for they were not used and another peer sent much.
+    rings_closed: Sum,
     /// Messages sent from a registered buffer.
     sent_buffered: Sum,
     /// Messages that had to wait for a connection, a credit or a work queue entry.
@@ -221,7 +227,7 @@ impl Stats {
 
     /// Grows with whatever the upper layer gives us to send.
     pub fn handed_over(&self) -> u64 {
-        self.sent_inline + self.sent_buffered + self.sent_late + self.rdma
+        self.sent_inline + self.sent_eager + self.sent_buffered + self.sent_late + self.rdma
     }
 }
 

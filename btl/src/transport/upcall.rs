@@ -21,14 +21,36 @@ pub struct Delivery {
     /// The upper layer's tag.
     pub tag: u8,
     pub(super) queue: u8,
+    /// Bytes in front of the payload: our header, or none of a message that has landed in a ring.
+    front: u8,
 }
 
 impl Delivery {
+    /// A message that has landed in the ring of this number.
+    #[inline(always)] // with every message
+    pub(super) fn landed(endpoint: EpId, tag: u8, buf: Lent, ring: u32) -> Delivery {
+        let slot_and_len = (buf.capacity() as u64) << 32 | u64::from(ring);
+        Delivery { endpoint: endpoint.word(), slot_and_len, buf, tag, queue: 0, front: 0 }
+    }
+
+    /// It has landed in a ring.
+    #[inline(always)] // with every message
+    pub fn has_landed(&self) -> bool {
+        self.front == 0
+    }
+
     /// A message of `len` bytes behind our header, in the buffer of this receive of a queue.
     #[inline(always)] // with every message
     pub(super) fn new(endpoint: EpId, tag: u8, buf: Lent, len: u32, (slot, queue): (u32, usize)) -> Delivery {
         let slot_and_len = u64::from(len) << 32 | u64::from(slot);
-        Delivery { endpoint: endpoint.word(), slot_and_len, buf, tag, queue: queue as u8 }
+        Delivery {
+            endpoint: endpoint.word(),
+            slot_and_len,
+            buf,
+            tag,
+            queue: queue as u8,
+            front: HEADER_LEN as u8,
+        }
     }
 
     /// Who sent it.
@@ -43,7 +65,7 @@ impl Delivery {
         (self.slot_and_len >> 32) as usize
     }
 
-    /// Its receive: the buffer, its slot and queue.
+    /// Its receive: the buffer, its slot and queue. If it has landed in a ring: the number of that in place of the slot.
     #[inline(always)] // with every message
     pub(super) fn into_receive(self) -> (Lent, u32, usize) {
         (self.buf, self.slot_and_len as u32, self.queue.into())
@@ -52,8 +74,8 @@ impl Delivery {
     /// The same, made anew of its parts: where it has come from memory, those that are made in registers need not go there.
     #[inline(always)]
     pub(super) fn apart(self) -> Delivery {
-        let Delivery { endpoint, slot_and_len, buf, tag, queue } = self;
-        Delivery { endpoint, slot_and_len, buf, tag, queue }
+        let Delivery { endpoint, slot_and_len, buf, tag, queue, front } = self;
+        Delivery { endpoint, slot_and_len, buf, tag, queue, front }
     }
 
     /// The same message in the buffer that `settle` says for its slot and present one.
@@ -68,8 +90,9 @@ impl Delivery {
 
     /// The payload, behind our header.
     pub fn payload(&mut self) -> &mut [u8] {
-        let end = HEADER_LEN + self.payload_len();
-        &mut self.buf.as_mut_slice()[HEADER_LEN..end]
+        let front = usize::from(self.front);
+        let end = front + self.payload_len();
+        &mut self.buf.as_mut_slice()[front..end]
     }
 }
 

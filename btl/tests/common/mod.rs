@@ -22,7 +22,7 @@ pub mod sweep;
 pub mod watchdog;
 
 use mca_btl_oxib::protocol::layout::Layout;
-use mca_btl_oxib::transport::config::{Bound, Config, Signalling};
+use mca_btl_oxib::transport::config::{Bound, Config, Eager, Signalling};
 use mca_btl_oxib::transport::device::{Choice, Filter, PortConfig, find, pair_up};
 use mca_btl_oxib::transport::stats::Stats;
 use mca_btl_oxib::transport::{Delivery, EpId, Transport, Upcall};
@@ -67,6 +67,7 @@ pub fn config(layout: &str) -> Config {
         drain: Duration::from_secs(5),
         keepalive: Duration::from_secs(5),
         gathers: false,
+        eager: Some(Eager { slots: 8, threshold: 3, most: 4, cooling: 128 }),
         reconnects: 0,
         keep_timelines: true,
         xrc_domain: domain_file(),
@@ -356,7 +357,10 @@ impl World {
         message.fill(&mut bytes);
         let (head, body) = bytes.split_at(bytes.len().min(14));
         let is_short = message.len <= LONGEST_INLINE;
-        if !is_short || !transport.sendi(id, message.tag, [head, body]) {
+        let (tag, pieces) = (message.tag, [head, body]);
+        let goes_straight = is_short && transport.goes_straight(id, message.len);
+        let is_sent = goes_straight && transport.sendi_straight(id, tag, pieces);
+        if !(is_sent || is_short && transport.sendi(id, tag, pieces)) {
             let Some(mut buf) = transport.take(id, message.len, can_wait) else { return false };
             message.fill(&mut buf.payload()[..message.len]);
             let send = if can_wait { Transport::send } else { Transport::answer };

@@ -3,7 +3,7 @@
 use crate::common::config;
 use crate::common::rng::Rng;
 use mca_btl_oxib::protocol::layout::{DEFAULT, IWARP};
-use mca_btl_oxib::transport::config::{Bound, Config, Signalling};
+use mca_btl_oxib::transport::config::{Bound, Config, Eager, Signalling};
 use softib::faults::{Outage, Plan, When};
 use softib::port::{LinkLayer, Settings};
 use std::net::IpAddr;
@@ -78,6 +78,11 @@ pub fn setting(rng: &mut Rng, seed: u64) -> Setting {
     if (LATE..FINAL).contains(&seed) && rng.below(4) != 0 {
         let most = Duration::from_micros([50, 2000, 100_000, 1_500_000][rng.below(4)]);
         plan.cm_late = Some((rng.below(700_000) as u32, most));
+    }
+    if seed >= FINAL {
+        let (slots, threshold) = ([4, 16, 64][rng.below(3)], [1, 3, 16][rng.below(3)]);
+        let (most, cooling) = ([0, 1, 4][rng.below(3)], [128, 1 << 16][rng.below(2)]);
+        config.eager = Some(Eager { slots, threshold, most, cooling });
     }
     Setting { config, sides, breaks, leaves, device, plan }
 }

@@ -42,7 +42,7 @@ pub enum PoolError {
 
 /// Anonymous memory.
 #[derive(Debug)]
-struct Mapping {
+pub(crate) struct Mapping {
     addr: NonNull<u8>,
     len: usize,
 }
@@ -54,7 +54,8 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    fn new(len: usize) -> Option<Mapping> {
+    /// So many bytes, zero at first.
+    pub(crate) fn new(len: usize) -> Option<Mapping> {
         let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: a fresh anonymous mapping touches nothing that exists.
         let addr = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, -1, 0) };
@@ -64,6 +65,13 @@ impl Mapping {
         // SAFETY: our own fresh mapping. A forked child must not get pages that the device writes to (ibv_fork_init(3)).
         unsafe { libc::madvise(addr, len, libc::MADV_DONTFORK) };
         Some(Mapping { addr: NonNull::new(addr.cast())?, len })
+    }
+}
+
+impl Mapping {
+    /// Its first byte.
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.addr
     }
 }
 

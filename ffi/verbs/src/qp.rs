@@ -307,6 +307,24 @@ impl Qp {
         self.post_checked(&mut rdma_request(op, wr_id, &mut sge, remote, flags))
     }
 
+    /// Writes bytes, which may be used again at once, into a peer's memory: no more than `cap().max_inline`.
+    ///
+    /// # Errors
+    /// The queue is full, or the queue pair cannot send.
+    #[inline(always)] // with every message
+    pub fn post_write_inline(
+        &self,
+        wr_id: u64,
+        bytes: &[u8],
+        remote: Remote,
+        flags: SendFlags,
+    ) -> Result<(), Error> {
+        self.post_inline(wr_id, bytes, flags, |wr| {
+            wr.opcode = sys::IBV_WR_RDMA_WRITE;
+            wr.wr.rdma = sys::ibv_send_wr_rdma { remote_addr: remote.addr, rkey: remote.rkey.0 };
+        })
+    }
+
     /// Carries out an atomic on a peer's memory. The value before comes into the first eight bytes of a buffer, which is the device's
     /// until the completion.
     ///

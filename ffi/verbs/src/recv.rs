@@ -50,6 +50,21 @@ unsafe impl Send for Lent {}
 unsafe impl Sync for Lent {}
 
 impl Lent {
+    /// These bytes.
+    ///
+    /// # Safety
+    /// They are initialised, this is the only way to them, and they are there until it has come back to where it was made.
+    #[inline(always)]
+    pub(crate) unsafe fn of(addr: NonNull<u8>, len: usize) -> Lent {
+        Lent { addr, len }
+    }
+
+    /// Where they are.
+    #[inline(always)]
+    pub(crate) fn addr(&self) -> usize {
+        self.addr.as_ptr() as usize
+    }
+
     /// The bytes.
     #[inline]
     pub fn as_slice(&self) -> &[u8] {

@@ -1,8 +1,11 @@
 //! A peer's memory region that is mapped here, for it lies in the heap of the peer's segment.
 
+use super::cells::prefetch_to_write;
 use super::copy::{copy, write_in_order};
-use super::map::Map;
+use super::keyed;
+use super::map::{Map, Word};
 use super::mrtable::{Exposed, Watched};
+use super::ring::{SendRing, send_fence};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -15,6 +18,10 @@ pub struct Mapped {
     addr: u64,
     len: u64,
     at: NonNull<u8>,
+    /// Says to the peer which of its regions we work on.
+    hazard: Word,
+    /// Where was written last.
+    last: NonNull<u8>,
     _map: Arc<Map>,
 }
 
@@ -22,11 +29,37 @@ pub struct Mapped {
 unsafe impl Send for Mapped {}
 
 impl Mapped {
-    /// The region that `exposed` is in the tables of `tables`, whose bytes begin at `within` of `map`.
-    pub fn new(tables: &Arc<Map>, exposed: &Exposed, (map, within): (&Arc<Map>, usize)) -> Mapped {
+    /// The region that `exposed` is in the tables of `tables`, whose bytes begin at `within` of `map`, of a peer to which `ring` leads.
+    pub fn new(
+        tables: &Arc<Map>,
+        exposed: &Exposed,
+        (map, within): (&Arc<Map>, usize),
+        ring: &SendRing,
+    ) -> Mapped {
         let (addr, len) = (exposed.region.addr, exposed.region.len);
         let at = map.place(within, len as usize);
-        Mapped { row: Watched::of(tables, exposed), addr, len, at, _map: map.clone() }
+        Mapped {
+            row: Watched::of(tables, exposed),
+            addr,
+            len,
+            at,
+            hazard: ring.hazard_word(),
+            last: at,
+            _map: map.clone(),
+        }
+    }
+
+    /// Says that we work on it; whether it is as it was. `fenced`: the peer's deregistration does not make us execute a fence.
+    #[inline(always)]
+    pub fn begin(&self, fenced: bool) -> bool {
+        keyed::begin_with(&*self.hazard, self.row.key(), || send_fence(fenced));
+        self.row.holds()
+    }
+
+    /// We do no more.
+    #[inline(always)]
+    pub fn end(&self) {
+        keyed::end(&*self.hazard);
     }
 
     /// Where `len` bytes are that requests call `addr`. None: they are not all in the region.
@@ -38,7 +71,7 @@ impl Mapped {
         inside.then(|| unsafe { self.at.add(within as usize) })
     }
 
-    /// Writes `len` bytes to a [place](Self::place) for so many, as an RDMA WRITE does: whoever reads the last one reads all.
+    /// Writes `len` bytes to a [place](Self::place) for so many, as an RDMA WRITE does: a reader that sees the last one sees all.
     ///
     /// # Safety
     /// `from` is readable for `len` bytes. The peer has granted it.
@@ -46,6 +79,16 @@ impl Mapped {
     pub unsafe fn write(&self, from: *const u8, place: NonNull<u8>, len: u32) {
         // SAFETY: the place has `len` bytes of the mapping, and the caller vouches for as many at `from`.
         unsafe { write_in_order(from, place.as_ptr(), len as usize) }
+    }
+
+    /// One write after the other: asks for the lines of the one behind the next, if it is as far on as this one was.
+    #[inline(always)]
+    pub fn expect_more(&mut self, place: NonNull<u8>, in_burst: bool) {
+        let last = std::mem::replace(&mut self.last, place).as_ptr() as usize;
+        if in_burst {
+            let step = (place.as_ptr() as usize).wrapping_sub(last);
+            prefetch_to_write(place.as_ptr().wrapping_add(step.wrapping_mul(2)));
+        }
     }
 
     /// Reads `len` bytes from a [place](Self::place) for so many.

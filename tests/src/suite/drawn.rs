@@ -6,11 +6,16 @@ use rand::seq::IndexedRandom;
 /// `max_unsig_wrs`: few sends go unsignalled, the default, many.
 const UNSIGNALLED: [u16; 3] = [1, 16, 64];
 
+/// `eager_rdma_num`: rings that are full soon, the default.
+const SLOTS: [u16; 2] = [4, 64];
+
 /// A thread level and the number of ranks, with how many sends go unsignalled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Drawn {
     /// `max_unsig_wrs`.
     pub unsignalled: u16,
+    /// `eager_rdma_num`.
+    pub slots: u16,
     /// What MPI_Init_thread is asked for.
     pub level: Level,
     /// For programs that are not made for a certain number.
@@ -50,6 +55,7 @@ impl Drawn {
     pub fn from(random: &mut impl Rng) -> Drawn {
         Drawn {
             unsignalled: UNSIGNALLED.choose(random).copied().unwrap_or(16),
+            slots: SLOTS.choose(random).copied().unwrap_or(64),
             level: Level::ALL.choose(random).copied().unwrap_or(Level::Single),
             ranks: random.random_range(2..=8),
         }
@@ -58,8 +64,12 @@ impl Drawn {
 
 impl std::fmt::Display for Drawn {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Drawn { unsignalled, level, ranks } = self;
-        write!(f, "drawn: max_unsig_wrs {unsignalled}, thread level {}, {ranks} ranks", level.name())
+        let Drawn { unsignalled, slots, level, ranks } = self;
+        let level = level.name();
+        write!(
+            f,
+            "drawn: max_unsig_wrs {unsignalled}, eager_rdma_num {slots}, thread level {level}, {ranks} ranks"
+        )
     }
 }
 
@@ -78,6 +88,7 @@ mod tests {
         };
         let drawn = draw(1);
         assert_eq!(drawn, draw(1));
-        assert_eq!(drawn.iter().collect::<HashSet<_>>().len(), UNSIGNALLED.len() * Level::ALL.len() * 7);
+        let kinds = UNSIGNALLED.len() * SLOTS.len() * Level::ALL.len() * 7;
+        assert_eq!(drawn.iter().collect::<HashSet<_>>().len(), kinds);
     }
 }

@@ -28,10 +28,10 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
         tools,
     ));
     if setting.transport.needs_plugin() {
-        cases.push(Case::new(
-            format!("a tool reads the counters of {name}, and a parameter prints them"),
-            counters,
-        ));
+        for (rings, with) in [("0", "without rings"), ("1", "with rings")] {
+            let title = format!("a tool reads the counters of {name}, and a parameter prints them ({with})");
+            cases.push(Case::new(title, move |setting| counters(setting, rings)));
+        }
         for ranks in [2, 32] {
             let title = format!(
                 "MPI_Finalize takes four messages for each pair at most, and waits for nobody (everyone, {ranks} ranks)"
@@ -67,10 +67,11 @@ fn tools(setting: &Setting) -> Result<()> {
     passes(&setting.job(2, "tools")?.arguments([prefix]), "tools", DEADLINE).map(drop)
 }
 
-fn counters(setting: &Setting) -> Result<()> {
+fn counters(setting: &Setting, rings: &str) -> Result<()> {
     let name = &setting.transport.name;
-    let job = setting.job(2, "counters")?.arguments([format!("btl_{name}_")]);
+    let job = setting.job(2, "counters")?.arguments([format!("btl_{name}_"), rings.to_owned()]);
     let job = job.parameter(&format!("btl_{name}_stats"), "1");
+    let job = job.parameter(&format!("btl_{name}_use_eager_rdma"), rings);
     let finished = passes(&job, "counters", DEADLINE)?;
     let lines = |of: &str| finished.output.lines().filter(|line| line.contains(of)).count();
     let peers = ["bytes-in): 1 ", "bytes-in): 0 "].map(lines);

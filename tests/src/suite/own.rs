@@ -2,7 +2,7 @@
 //!
 //! Quick: the default layout with 2, 3 and 4 ranks, every other one with 2 and 4; some once more with other values of parameters that
 //! they are sensitive to. All: everything three times over with different values, since what depends on timing shows itself at times only.
-//! A soak draws ranks from 2 to 8, a thread level and `max_unsig_wrs` for each run ([`Drawn`]).
+//! A soak draws ranks from 2 to 8, a thread level, `max_unsig_wrs`, and how many messages rings hold, for each run ([`Drawn`]).
 
 use std::time::Duration;
 
@@ -101,8 +101,14 @@ type Value = (&'static str, &'static str);
 /// How many sends go unsignalled; what everything runs with in turn, if all is to be run.
 const UNSIGNALLED: [Value; 2] = [("max_unsig_wrs", "1"), ("max_unsig_wrs", "64")];
 
-/// Each send signalled; messages held back as soon as two answers wait.
-const EXTREMES: [Value; 2] = [("max_unsig_wrs", "0"), ("max_answers", "1")];
+/// Each send signalled; messages held back as soon as two answers wait; no rings of eager RDMA, short ones, one place for them.
+const EXTREMES: [Value; 5] = [
+    ("max_unsig_wrs", "0"),
+    ("max_answers", "1"),
+    ("use_eager_rdma", "0"),
+    ("eager_rdma_num", "4"),
+    ("max_eager_rdma", "1"),
+];
 
 /// Programs x layouts x ranks, and those that are sensitive to them with other values of some parameters.
 pub fn cases(setting: &Setting) -> Vec<Case> {
@@ -184,6 +190,7 @@ fn run(
     }
     if let Some(drawn) = drawn {
         job = job.parameter("btl_oxib_max_unsig_wrs", &drawn.unsignalled.to_string());
+        job = job.parameter("btl_oxib_eager_rdma_num", &drawn.slots.to_string());
         job = job.variable("TEST_THREAD_LEVEL", program.level(drawn, setting).name());
     }
     passes_within(&job, program.name, LIMITS).map(drop)

@@ -102,7 +102,7 @@ impl Module {
     /// Says, port by port, what went over it.
     fn tell(&self, transport: &Transport<Cookie>) {
         let (stats, Place { index, name, .. }) = (self.stats(transport), &self.place);
-        let sent = stats.sent_inline + stats.sent_buffered;
+        let sent = stats.sent_inline + stats.sent_eager + stats.sent_buffered;
         let (received, rdma) = (stats.received, stats.rdma);
         log::info!("{name} carried {sent} messages out, {received} in, and {rdma} puts and gets");
         log::info!(

@@ -63,6 +63,12 @@ impl State {
         transport.take_message()
     }
 
+    /// The same of a message that has landed in a ring; the next one of that.
+    #[inline(always)] // with every message
+    fn next_landed(&mut self, done: Delivery) -> Option<Delivery> {
+        self.transport.as_mut()?.next_landed(done)
+    }
+
     /// The upper layer is done with a message. It comes back if there is more to hand up.
     #[inline(always)] // with every message that comes alone
     fn last_message(&mut self, done: Delivery) -> Option<Delivery> {
@@ -188,6 +194,9 @@ impl Module {
         let Some(mut delivery) = (unsafe { self.state.enter(State::message) }) else {
             return self.hand_up_completed();
         };
+        if delivery.has_landed() {
+            return self.hand_up_landed(delivery);
+        }
         inside::alone(|| self.call_receiver(&mut delivery));
         if self.abi.uses_threads() || self.state.is_shared() {
             return 1 + self.others_have_come(delivery);
@@ -218,6 +227,22 @@ impl Module {
             };
             // SAFETY: one thread and none of ours, as has just been read; neither of the two calls out.
             next = unsafe { self.state.enter(next_over) };
+        }
+        if self.with(|state| state.has_more()) { count + self.hand_up_others() } else { count }
+    }
+
+    /// The same of messages that have landed in a ring.
+    #[inline(never)]
+    fn hand_up_landed(&'static self, first: Delivery) -> c_int {
+        let (mut count, mut next) = (0, Some(first));
+        while let Some(mut delivery) = next {
+            count += 1;
+            inside::alone(|| self.call_receiver(&mut delivery));
+            if self.abi.uses_threads() || self.state.is_shared() {
+                return count + self.others_have_come(delivery);
+            }
+            // SAFETY: one thread and none of ours, as has just been read; `next_landed` does not call out.
+            next = unsafe { self.state.enter(|state| state.next_landed(delivery)) };
         }
         if self.with(|state| state.has_more()) { count + self.hand_up_others() } else { count }
     }

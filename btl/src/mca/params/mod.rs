@@ -88,6 +88,14 @@ pub struct Params {
     pub rdmacm_max_retries: u32,
     /// Bytes; `None`: auto.
     pub max_inline: Option<u32>,
+    /// Eager RDMA; none: as the device and its files say.
+    pub use_eager_rdma: Option<bool>,
+    /// Messages in a ring of it.
+    pub eager_rdma_num: u16,
+    /// Messages after which a peer is offered one.
+    pub eager_rdma_threshold: u32,
+    /// Peers that have one.
+    pub max_eager_rdma: u16,
     /// Buffers; 0: no limit.
     pub free_list_max: u32,
     /// Buffers by which a pool grows at a time.
@@ -198,6 +206,10 @@ impl Params {
             rdmacm_timeout: Duration::ZERO,
             rdmacm_max_retries: 0,
             max_inline: None,
+            use_eager_rdma: None,
+            eager_rdma_num: 0,
+            eager_rdma_threshold: 0,
+            max_eager_rdma: 0,
             free_list_max: 0,
             free_list_inc: 0,
             reg_cache_max: 0,

@@ -278,6 +278,45 @@ pub static ROWS: &[Row] = &[
             Ok(())
         },
     },
+    Row {
+        name: c"use_eager_rdma",
+        kind: Kind::SearchOr { max: 1 },
+        default: "auto",
+        level: 5,
+        scope: Scope::Local,
+        help: "Whether short messages of peers that send many of them are written into rings in this process' memory (eager RDMA), which it looks \
+               at: 1 yes, 0 no; auto, or -1: on the software device, and where a device file says so. Not with reconnects, \
+               not over X or S queues, not on iWARP",
+        apply: |params, value| {
+            params.use_eager_rdma = (value != Value::Auto).then(|| value.narrow::<u8>() != 0);
+            Ok(())
+        },
+    },
+    number!(
+        c"eager_rdma_num",
+        4..=4096,
+        "64",
+        6,
+        "How many messages of up to 120 bytes, Open MPI's header among them, a ring of eager RDMA holds, rounded down to a power of two; 128 bytes each. Messages that \
+         find it full go by SEND",
+        eager_rdma_num
+    ),
+    number!(
+        c"eager_rdma_threshold",
+        1..=1000000000,
+        "16",
+        6,
+        "After how many messages a peer is offered a ring of eager RDMA",
+        eager_rdma_threshold
+    ),
+    number!(
+        c"max_eager_rdma",
+        0..=1024,
+        "16",
+        6,
+        "How many peers have rings of eager RDMA at a time; one that does not use its ring gives its place to one that sends much",
+        max_eager_rdma
+    ),
     number!(
         c"free_list_max",
         0..=16777216,

@@ -43,7 +43,10 @@ pub static KEYS: &[Key] = &[
         draft.settings.ignore = Some(draft.setting(value, flag(value)?));
         Ok(())
     }),
-    without_effect("use_eager_rdma", "oxib has no eager RDMA"),
+    key("use_eager_rdma", |draft, value| {
+        draft.settings.use_eager_rdma = Some(draft.setting(value, flag(value)?));
+        Ok(())
+    }),
     without_effect("rdmacm_reject_causes_connect_error", "rdmacm tries again after either event"),
 ];
 

@@ -159,7 +159,7 @@ fn copy(to: &mut [u8], piece: &[u8]) {
 
 /// The same of up to [`SHORT`] bytes. No call is made, so that all registers stay what they are.
 #[inline(always)] // with every message
-fn copy_short(to: &mut [u8], piece: &[u8]) {
+pub fn copy_short(to: &mut [u8], piece: &[u8]) {
     debug_assert!(to.len() == piece.len() && piece.len() <= SHORT);
     match piece.len() {
         8..=16 => copy_ends::<8>(to, piece),

@@ -24,7 +24,7 @@ pub mod held;
 pub mod ledger;
 
 pub use chain::{Ready, SENDS, Went};
-pub use copies::{SHORT, Span};
+pub use copies::{SHORT, Span, copy_short};
 pub use held::{Connection, Fetch, Held, Operation, Rdma, Refused, Unposted};
 pub use ledger::{GivesBack, Ledger, Line, LineId};
 
@@ -191,6 +191,32 @@ impl Channel {
     ) -> Result<(), verbs::Error> {
         let id = self.next_id();
         self.qp.post_send_gathered(id, pieces, self.flags)?;
+        self.ledger.push_uncopied_next();
+        Ok(())
+    }
+
+    /// Posts a write of bytes, which may be used again at once, into memory of the peer, and writes its line. There is an entry for it.
+    ///
+    /// # Errors
+    /// The device refused it.
+    #[inline(always)] // with every message
+    pub fn post_write(&mut self, bytes: &[u8], remote: Remote, signalled: bool) -> Result<(), verbs::Error> {
+        let id = self.next_id();
+        self.qp.post_write_inline(id, bytes, remote, self.flags(signalled))?;
+        self.ledger.push_uncopied(signalled);
+        if signalled {
+            self.unsignalled = 0;
+        }
+        Ok(())
+    }
+
+    /// The same without a signal. The ledger [has room](Ledger::has_room) for it.
+    ///
+    /// # Errors
+    /// As there.
+    #[inline(always)] // with every message
+    pub fn post_write_straight(&mut self, bytes: &[u8], remote: Remote) -> Result<(), verbs::Error> {
+        self.qp.post_write_inline(self.next_id(), bytes, remote, self.flags)?;
         self.ledger.push_uncopied_next();
         Ok(())
     }

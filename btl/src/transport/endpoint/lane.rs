@@ -1,6 +1,7 @@
 //! A lane: one queue of the layout, to one peer. It owns the queue pair and the credits.
 #![forbid(unsafe_code)]
 
+use super::ring::Ring;
 use crate::protocol::budget::SendBudget;
 use crate::protocol::credits::{CreditError, Credits, Grant, Window};
 use crate::protocol::wire::{DataHeader, HEADER_LEN};
@@ -304,6 +305,29 @@ impl Lane {
         self.budget.acquire();
         let header = DataHeader::new(tag, 0, grant).emit();
         Some(channel.post_straight(header, [head, body]))
+    }
+
+    /// Writes a message of at most [`SHORT`] bytes into the peer's ring, if a slot of that is known to be free and nothing is scarce; else
+    /// `None`, and nothing has happened.
+    #[inline(always)] // with every message
+    pub fn post_eager(
+        &mut self,
+        ring: &mut Ring,
+        most: u16,
+        tag: u8,
+        pieces: [&[u8]; 2],
+    ) -> Option<Result<(), verbs::Error>> {
+        if !ring.has_free_slot() || !self.is_plain_with_room(most, 0) {
+            return None;
+        }
+        let (bytes, remote) = ring.compose(tag, self.sent, pieces)?;
+        let posted = self.channel.as_mut()?.post_write_straight(bytes, remote);
+        if posted.is_ok() {
+            ring.posted();
+            self.budget.acquire();
+            self.sent = self.sent.wrapping_add(1);
+        }
+        Some(posted)
     }
 
     /// As [`is_plain`](Self::is_plain), and the ledger has a line, with room for a copy of so many bytes.

@@ -6,6 +6,8 @@ pub(super) mod ends;
 pub(super) mod lane;
 pub(super) mod numbers;
 pub(super) mod retained;
+pub(super) mod ring;
+pub(super) mod rings;
 pub(super) mod route;
 /// The states of an endpoint, as a table.
 pub mod state;
@@ -154,7 +156,14 @@ pub struct Endpoint<C> {
     pub first: Option<First>,
     /// iWARP: queues, by bit, that nothing has come over yet, where the peer has to send first.
     pub unopened: u16,
+    /// The rings of eager RDMA, or [`NO_RING`].
+    pub ring: u32,
+    /// Messages from the peer when it had rings last.
+    pub ringless_from: u32,
 }
+
+/// There are no rings of this number.
+pub const NO_RING: u32 = u32::MAX;
 
 impl<C> Endpoint<C> {
     /// An endpoint that nothing has begun on, under this name.
@@ -193,6 +202,8 @@ impl<C> Endpoint<C> {
             entries,
             first: None,
             unopened: 0,
+            ring: NO_RING,
+            ringless_from: 0,
         }
     }
 
@@ -233,6 +244,7 @@ impl<C> Endpoint<C> {
             self.ends = Ends::default();
             lanes.iter_mut().for_each(|lane| (lane.sent, lane.received) = (0, 0));
         }
+        self.ringless_from = self.ends.received;
         (self.patience, self.peer_has_sent) = (CONNECT_PATIENCE, resumes);
         self.steps = timeline::begun();
         (std::mem::replace(&mut self.lanes, lanes), std::mem::take(&mut self.outstanding))
@@ -308,6 +320,11 @@ impl<C> Endpoint<C> {
     pub fn has_only_received(&self) -> bool {
         let may_send = self.ends.received != 0 || self.listing == Listing::Asked;
         may_send && self.state.precedes_connection() && !self.ends.peer_is_done()
+    }
+
+    /// It has no rings from now on.
+    pub fn lose_ring(&mut self) {
+        (self.ring, self.ringless_from) = (NO_RING, self.ends.received);
     }
 
     /// Its connection comes up, and nothing holds the peer back any more: messages may have come that have not been looked at. `cts`: the

@@ -286,12 +286,15 @@ impl<C> Transport<C> {
 
     fn begin_epoch(&mut self, index: u32) {
         self.on_event(index, Event::Retired);
+        self.land_all(index);
         let lanes = Lane::all(&self.port);
         let Some(ep) = self.endpoints.get_mut(index) else { return };
-        let epoch = ep.epoch;
+        let (epoch, ring) = (ep.epoch, ep.ring);
+        ep.lose_ring();
         let (old, outstanding) = ep.begin_epoch((epoch + 1) & GENERATION_MASK, lanes);
         log::debug!("endpoint {index} to {:#x} is connected anew", ep.peer);
         self.end_epoch(index, epoch, old, outstanding);
+        self.close_ring(ring);
         self.rx.disown(index);
     }
 }

@@ -11,6 +11,19 @@ use verbs::Context;
 /// Messages of so many bytes the software device hands over where they lie; shorter ones it copies faster than it asks for their lines.
 pub const PLACED_FROM: u32 = 500;
 
+/// Short messages are written into rings in their receivers' memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Eager {
+    /// Messages that a ring holds.
+    pub slots: u16,
+    /// A peer is offered rings when so many messages have come from it.
+    pub threshold: u32,
+    /// So many peers have rings at a time.
+    pub most: u16,
+    /// Rings that have not been used for so many looks, a multiple of 128, are looked at less often.
+    pub cooling: u32,
+}
+
 /// Settings of one transport, checked.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -25,6 +38,8 @@ pub struct Config {
     /// Send buffers of each queue that may be out at a time before a sender has to wait; 0: no
     /// limit.
     pub pool_limit: u32,
+    /// Short messages go by eager RDMA; no copies of them are kept, so that they can't be replayed: only without `reconnects`.
+    pub eager: Option<Eager>,
     /// Buffers by which a pool grows.
     pub pool_grow: u32,
     /// How many requests may go unsignalled, one after the other.
@@ -63,6 +78,11 @@ pub struct Config {
 }
 
 impl Config {
+    /// How short messages go by eager RDMA on this device, if they do. Not on iWARP, where nothing says when what was written can be read.
+    pub fn rings(&self, device: &Context) -> Option<Eager> {
+        self.eager.filter(|eager| eager.most != 0 && self.reconnects == 0 && !device.is_iwarp())
+    }
+
     /// Connections over a port of this device that break are replaced by others: not over X queues, which take another send queue pair, and not on
     /// iWARP.
     pub fn replaces(&self, device: &Context) -> bool {

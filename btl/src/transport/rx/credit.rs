@@ -149,12 +149,21 @@ impl<C> Transport<C> {
     /// Everything that is no data message: credit messages, and what should not be.
     #[cold]
     pub(crate) fn control(&mut self, index: u32, queue: usize, slot: u32, buf: Lent, len: usize) {
+        if queue == 0 {
+            self.land_all(index);
+        }
         let parsed = Header::parse(&buf.as_slice()[..len]).map(|(header, _)| header);
         if let Ok(header) = parsed
             && usize::from(header.queue) == queue
             && matches!(header.kind, MessageKind::End | MessageKind::EndAck)
         {
             return self.end_received((index, queue, slot), header, (buf, len));
+        }
+        if let Ok(header) = parsed
+            && usize::from(header.queue) == queue
+            && header.kind == MessageKind::Eager
+        {
+            return self.offer_received((index, queue, slot), header, (buf, len));
         }
         let queues = self.rx.queues.len();
         let arrived = match &parsed {

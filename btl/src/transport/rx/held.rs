@@ -19,6 +19,9 @@ impl Rx {
 
     /// A message that stays with us for a while: its bytes are in its own buffer.
     pub(super) fn kept(&self, delivery: Delivery) -> Delivery {
+        if delivery.has_landed() {
+            return delivery;
+        }
         delivery.settled(|slot, buf| self.slots.settle(slot, buf))
     }
 

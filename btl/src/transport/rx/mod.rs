@@ -3,6 +3,7 @@
 
 mod credit;
 mod cts;
+mod eager;
 mod failed;
 mod held;
 mod qpns;

@@ -41,11 +41,51 @@ impl<C> Transport<C> {
             return true;
         }
         self.rx.looks = self.rx.looks.wrapping_add(1);
+        if self.rings.come_first(self.rx.looks) {
+            return self.look_at_rings();
+        }
         match self.rx.cq.poll_times(&mut self.rx.batch, times) {
             Ok(0) => {}
-            Ok(_) => return self.found(),
+            Ok(_) => {
+                self.rings.count_others();
+                return self.found();
+            }
             Err(error) => self.all_broken(&format!("completion queue broken: {error}")),
         }
+        if !self.rings.is_empty() && self.look_for_landed() {
+            self.rings.count_found();
+            return self.found();
+        }
+        self.end_look()
+    }
+
+    /// Looks at rings in place of completions, as long as messages come through rings.
+    #[inline(never)] // the way of those without stays short
+    fn look_at_rings(&mut self) -> bool {
+        if self.look_for_landed() {
+            self.rings.count_found();
+            return if self.rx.looks.is_multiple_of(BUSY_LOOKS) { self.look_at_all() } else { self.found() };
+        }
+        self.rings.expect();
+        for _ in 0..self.rings.times(self.rx.looks) {
+            if self.landed().is_some() {
+                self.rings.count_found();
+                return self.found();
+            }
+        }
+        self.end_look()
+    }
+
+    /// Messages have landed with each look: what comes otherwise is looked for, too.
+    #[inline(never)]
+    fn look_at_all(&mut self) -> bool {
+        self.look_for_receives();
+        self.found()
+    }
+
+    /// Nothing has arrived.
+    #[inline(always)] // with every look
+    fn end_look(&mut self) -> bool {
         if self.chores || self.tx.awaited != 0 || self.rx.looks.is_multiple_of(RARE_LOOKS) {
             return self.found_nothing();
         }
@@ -66,6 +106,7 @@ impl<C> Transport<C> {
     fn found_nothing(&mut self) -> bool {
         if let Some((index, queue)) = self.rx.latest.take() {
             self.repost_early(index, queue);
+            self.consider_ring(index);
         }
         if self.rx.refills {
             self.rx.refill_early();
@@ -86,7 +127,7 @@ impl<C> Transport<C> {
     /// There may be something for [`Transport::take_upcall`].
     #[inline]
     pub fn has_upcalls(&self) -> bool {
-        !self.up.is_empty() || !self.rx.batch.is_empty() || !self.rx.hold.is_empty()
+        !self.up.is_empty() || !self.rx.batch.is_empty() || !self.rx.hold.is_empty() || self.has_landed()
     }
 
     /// The next receive completions, in place of those that have been looked at; how many.
@@ -106,6 +147,7 @@ impl<C> Transport<C> {
         let rarely = self.rx.looks.is_multiple_of(RARE_LOOKS);
         if rarely {
             self.keep_alive();
+            self.rings.cool_down(self.rx.looks);
         }
         if self.tx.awaited != 0 || rarely && self.tx.outstanding != 0 {
             self.poll_sends();
@@ -119,7 +161,13 @@ impl<C> Transport<C> {
         if self.rx.hungry && rarely {
             self.rx.feed();
         }
-        self.chores = !self.ending.is_empty() || !self.renewals.is_empty() || !self.rx.hold.is_empty();
+        if self.rings.owe_word {
+            self.tell_untold();
+        }
+        self.chores = !self.ending.is_empty()
+            || !self.renewals.is_empty()
+            || !self.rx.hold.is_empty()
+            || self.rings.owe_word;
     }
 
     /// The next message of what the last look has found, if nothing older waits for the upper layer and it is a plain one. `None`:
@@ -129,13 +177,18 @@ impl<C> Transport<C> {
         if self.is_behind() || !self.up.is_empty() {
             return None;
         }
-        let next = self.rx.batch.peek()?;
+        let Some(next) = self.rx.batch.peek() else { return self.take_landed() };
         let (id, len, sent_to) = (WrId(next.wr_id()), next.byte_len() as usize, next.qp_num());
         if !next.is_ok() {
             return None;
         }
         let (slot, queue) = (id.index(), id.queue());
         let (done, sender) = if id.is(Kind::Peer) {
+            if queue == 0
+                && let Some(delivery) = self.take_landed()
+            {
+                return Some(delivery);
+            }
             (self.rx.batch.take()?, None)
         } else if id.is(Kind::Shared) {
             let sender = self.rx.sender_known(queue, sent_to)?;
@@ -149,7 +202,9 @@ impl<C> Transport<C> {
         let header = bytes.as_slice()[..len].first_chunk().and_then(|head| DataHeader::parse(*head));
         match (header, self.endpoints.get_mut(index)) {
             (Some(header), Some(ep))
-                if usize::from(header.queue()) == queue && ep.state() == State::Connected =>
+                if usize::from(header.queue()) == queue
+                    && ep.state() == State::Connected
+                    && !(queue == 0 && self.rings.has_next(ep)) =>
             {
                 let endpoint = EpId { index, generation: ep.generation };
                 let len = (len - HEADER_LEN) as u32;
@@ -176,7 +231,7 @@ impl<C> Transport<C> {
     }
 
     /// The message comes back if it can go up now. Else it is held back, or goes up behind what has come up before it.
-    fn deliver_in_order(&mut self, delivery: Delivery) -> Option<Delivery> {
+    pub(super) fn deliver_in_order(&mut self, delivery: Delivery) -> Option<Delivery> {
         let delivery = if self.is_behind() { self.hold_back(delivery)? } else { delivery };
         if self.up.is_empty() {
             return Some(delivery);
@@ -212,6 +267,12 @@ impl<C> Transport<C> {
         loop {
             if !self.up.is_empty() {
                 return self.up.take();
+            }
+            if let Some(delivery) = self.take_landed() {
+                match self.deliver_in_order(delivery) {
+                    Some(delivery) => return Some(Upcall::Deliver(delivery)),
+                    None => continue,
+                }
             }
             let Some(done) = self.rx.batch.take() else { return self.take_held() };
             let delivery = self.received(done).and_then(|delivery| self.deliver_in_order(delivery));
@@ -284,6 +345,9 @@ impl<C> Transport<C> {
         buf: Lent,
         len: usize,
     ) -> Option<Delivery> {
+        if queue == 0 {
+            self.land_all(index);
+        }
         let Some(ep) = self.endpoints.get_mut(index) else {
             self.rx.repost(queue, slot, buf);
             return None;
@@ -323,7 +387,11 @@ impl<C> Transport<C> {
     #[inline(always)] // with every message
     pub fn delivered(&mut self, delivery: Delivery) {
         let endpoint = delivery.endpoint();
+        let landed = delivery.has_landed();
         let (index, (buf, slot, queue)) = (endpoint.index, delivery.into_receive());
+        if landed {
+            return self.landed_delivered(slot, buf);
+        }
         // A message of a former connection has its slot, but no credit to return.
         let Some(current) = self.rx.slots.of(slot, index) else {
             return self.delivered_otherwise(queue, slot, buf);
@@ -345,6 +413,9 @@ impl<C> Transport<C> {
     /// is due with it, or it may lie in the device's ring: its sender goes on there although the upper layer does not look for long.
     #[inline(always)] // with every message
     pub fn delivered_last(&mut self, delivery: Delivery) {
+        if delivery.has_landed() {
+            return self.delivered(delivery);
+        }
         let lane = self.endpoints.lane(delivery.endpoint().index, delivery.queue.into());
         let is_short = delivery.payload_len() + HEADER_LEN < PLACED_FROM as usize;
         if is_short && self.rx.done.is_none() && lane.is_some_and(|lane| lane.consumes_quietly()) {

@@ -247,6 +247,7 @@ mod tests {
             drain: Duration::from_secs(5),
             keepalive: Duration::from_secs(5),
             gathers: false,
+            eager: None,
             reconnects: 0,
             keep_timelines: false,
             xrc_domain: std::env::temp_dir(),

@@ -4,6 +4,7 @@
 mod buffers;
 mod complete;
 mod control;
+mod eager;
 /// What a flush waits for.
 pub mod flush;
 mod keep;

@@ -45,6 +45,18 @@ impl<C> Transport<C> {
         if len >= usize::from(lane.straight_below) || !self.tx.pending.is_empty() {
             return false;
         }
+        if let Some(ring) = self.rings.get_mut(ep.ring) {
+            match lane.post_eager(ring, self.tx.signalling.most, tag, [head, body]) {
+                None => return self.sendi_eager(id, tag, [head, body]),
+                Some(Ok(())) => {
+                    ep.count_straight(len);
+                    self.tx.outstanding += 1;
+                    self.stats.sent_eager += 1;
+                }
+                Some(Err(error)) => self.send_refused(LaneId { peer: id.index, queue: 0 }, &error),
+            }
+            return true;
+        }
         if lane.credits.is_none() {
             return self.sendi_straight_to_all(id, tag, [head, body]);
         }
@@ -561,6 +573,7 @@ impl<C> Transport<C> {
     #[cold]
     pub(crate) fn fail(&mut self, index: u32, reason: &dyn Display) {
         let cts = self.port.uses_cts();
+        self.land_all(index);
         let Some(ep) = self.endpoints.get_mut(index) else { return };
         if ep.on(Event::Error, cts) != Action::FailAll {
             return;

@@ -9,12 +9,12 @@ use crate::objects::grant::Grant;
 use crate::objects::peer::{Link, Peer};
 use crate::objects::work::Work;
 use crate::shm::mapped::Mapped;
-use crate::shm::{keyed, mrtable};
+use crate::shm::mrtable;
 use rdma_sys::*;
 
 /// Looks whether a key is of a region that the peer shares with us, and that we may write to.
 #[cold]
-pub fn open<'a>(link: &'a mut Link, peer: &Peer, qpn: u32, rkey: u32) -> Option<&'a Mapped> {
+pub fn open<'a>(link: &'a mut Link, peer: &Peer, qpn: u32, rkey: u32) -> Option<&'a mut Mapped> {
     link.apart = rkey;
     let exposed =
         mrtable::look_up(&peer.map, rkey).filter(|_| !peer.is_self() && !mappings::are_checked())?;
@@ -29,7 +29,7 @@ pub fn open<'a>(link: &'a mut Link, peer: &Peer, qpn: u32, rkey: u32) -> Option<
 fn map(peer: &Peer, exposed: &mrtable::Exposed) -> Option<Mapped> {
     let offset = (exposed.shared != 0).then_some(exposed.shared as usize)?;
     let place = peer.memory(offset, exposed.region.len.try_into().ok()?)?;
-    Some(Mapped::new(&peer.map, exposed, place))
+    Some(Mapped::new(&peer.map, exposed, place, &peer.ring))
 }
 
 /// Moves the data of a request by our own hand, if its memory is mapped here. None: it is not, or not granted, and nothing has happened.
@@ -42,8 +42,7 @@ pub fn moved_mapped(peer: &Peer, grant: &Grant, work: &Work, sges: &[ibv_sge]) -
     grant.permits(&exposed, needed(work), addr, work.len.into())?;
     let window = map(peer, &exposed)?;
     let first = window.place(addr, work.len)?;
-    peer.ring.begin_mapped(rkey);
-    let holds = window.row.holds();
+    let holds = window.begin(peer.ring.is_fenced());
     let mut at = first;
     for sge in sges.iter().filter(|_| holds) {
         // SAFETY: the buffers are in memory of ours with the rights that the request needs (checked), and all of them together have as many bytes
@@ -56,6 +55,6 @@ pub fn moved_mapped(peer: &Peer, grant: &Grant, work: &Work, sges: &[ibv_sge]) -
             at = at.add(sge.length as usize);
         }
     }
-    keyed::end(peer.ring.hazard());
+    window.end();
     holds.then_some(())
 }

@@ -37,7 +37,7 @@ mod recv;
 mod send;
 
 pub use recv::RecvRing;
-pub use send::{Given, Pushed, SendRing};
+pub use send::{Given, Pushed, SendRing, send_fence};
 
 use super::keyed;
 use super::layout::*;

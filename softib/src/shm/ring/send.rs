@@ -482,10 +482,15 @@ impl SendRing {
         keyed::take_back(self.map.u32(row + R_WITHDRAWN), self.map.u32(row + R_ANSWERING), self.asks)
     }
 
-    /// Says that we are about to work on the receiver's region of this key, which is mapped here: it makes us execute a fence before it looks.
+    /// Fences of ours are not the receiver's business.
     #[inline(always)]
-    pub fn begin_mapped(&self, key: u32) {
-        keyed::begin_with(self.hazard(), key, || send_fence(self.fenced));
+    pub fn is_fenced(&self) -> bool {
+        self.fenced
+    }
+
+    /// [`Self::hazard`], for those who write to it often.
+    pub fn hazard_word(&self) -> Word {
+        self.map.word(ring_entry(self.index) + R_HAZARD)
     }
 
     /// The word that says which of the receiver's memory regions we are working on.
@@ -501,7 +506,7 @@ fn free_cells(cells: &Cells) -> u32 {
 
 /// The sender's half of the barrier; the receiver's membarrier stands in for it where both have it.
 #[inline]
-fn send_fence(fenced: bool) {
+pub fn send_fence(fenced: bool) {
     if fenced {
         fence(Ordering::SeqCst);
     } else {

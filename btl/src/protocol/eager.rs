@@ -1,0 +1,186 @@
+//! Eager RDMA: short messages that their sender writes into a ring in its peer's memory, which the peer looks at. No receive is consumed
+//! and none completes.
+//!
+//! ```text
+//!   memory of one side   0..8   how many of our messages the peer has taken from its ring; the peer writes that
+//!                        128..    slots of 128 bytes, into which the peer writes its messages, one after the other, round and round
+//!   slot                 [      free      |  payload  | trailer ]     a message ends where its slot ends, and is written with one WRITE
+//!   trailer   byte 0    1      2..4           4          5..8
+//!            tag       lap    number (LE)    length      0
+//! ```
+//!
+//! The trailer is written last, so who reads it can read the payload. `lap` is one more than how often the ring has gone round, modulo 2^8: what
+//! the slot had in the lap before is no message. `number` counts the messages of the lane, those that go by SEND among them: the receiver
+//! takes a message only when all before it have come, so the two ways together keep the order.
+//!
+//! Each side offers its memory to the other ([`Offer`](super::wire::Offer)). What is written to it is bytes that may be anything: [`Trailer::parse`].
+#![forbid(unsafe_code)]
+
+use super::wire::MOST_SLOTS;
+
+/// The longest payload that a trailer tells of is longer than a slot, or it tells more than its length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the last word of an eager RDMA slot is {0:#x}: no message ends so; peer runs another version, or memory was overwritten"
+)]
+pub struct Refused(u64);
+
+/// Bytes of a slot.
+pub const SLOT: usize = 128;
+
+/// Bytes of the trailer.
+pub const TRAILER: usize = 8;
+
+/// The longest payload.
+pub const LONGEST: usize = SLOT - TRAILER;
+
+/// Where the first slot begins: slots are pairs of lines, which a processor fetches together.
+const FIRST: usize = SLOT;
+
+/// Where the next message of a ring is written, or looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cursor {
+    /// Messages so far, modulo 2^32.
+    pub count: u32,
+    /// Where its slot ends, and the last one, in the memory.
+    end: u32,
+    last: u32,
+    lap: u8,
+}
+
+impl Cursor {
+    /// Of a ring of so many slots, rounded down to a power of two that there may be.
+    pub fn new(slots: u16) -> Cursor {
+        let slots = 1 << slots.clamp(1, MOST_SLOTS).ilog2();
+        Cursor { count: 0, end: (FIRST + SLOT) as u32, last: FIRST as u32 + slots * SLOT as u32, lap: 1 }
+    }
+
+    /// Slots of the ring.
+    #[inline(always)] // with every message
+    pub const fn slots(self) -> u32 {
+        (self.last - FIRST as u32) / SLOT as u32
+    }
+
+    /// Bytes of the memory that such a ring lies in.
+    pub const fn memory(self) -> usize {
+        self.last as usize
+    }
+
+    /// Where the slot of the next message ends, in the memory.
+    #[inline(always)] // with every message
+    pub const fn end(self) -> usize {
+        self.end as usize
+    }
+
+    /// The lap of the next message.
+    #[inline(always)] // with every message
+    pub const fn lap(self) -> u8 {
+        self.lap
+    }
+
+    /// One message further.
+    #[inline(always)] // with every message
+    pub const fn advance(&mut self) {
+        self.count = self.count.wrapping_add(1);
+        if self.end == self.last {
+            (self.end, self.lap) = (FIRST as u32, self.lap.wrapping_add(1));
+        }
+        self.end += SLOT as u32;
+    }
+}
+
+/// The last word of a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trailer(u64);
+
+impl Trailer {
+    /// Of a message of `len` bytes, [`LONGEST`] at most.
+    #[inline(always)] // with every message
+    pub const fn new(tag: u8, lap: u8, number: u16, len: usize) -> Trailer {
+        Trailer(tag as u64 | (lap as u64) << 8 | (number as u64) << 16 | (len as u64) << 32)
+    }
+
+    /// Whether a word is that of a message of this lap.
+    #[inline(always)] // with every look
+    pub const fn is_of(word: u64, lap: u8) -> bool {
+        (word >> 8) as u8 == lap
+    }
+
+    /// The same of this number, too: else one before it has not come yet.
+    #[inline(always)] // with every message
+    pub const fn is_next(word: u64, lap: u8, number: u16) -> bool {
+        word as u32 >> 8 == lap as u32 | (number as u32) << 8
+    }
+
+    /// The trailer of a message.
+    ///
+    /// # Errors
+    /// No sender of this version has written it.
+    #[inline(always)] // with every message
+    pub const fn parse(word: u64) -> Result<Trailer, Refused> {
+        if word >> 32 > LONGEST as u64 { Err(Refused(word)) } else { Ok(Trailer(word)) }
+    }
+
+    /// The wire bytes.
+    #[inline(always)] // with every message
+    pub const fn emit(self) -> [u8; TRAILER] {
+        self.0.to_le_bytes()
+    }
+
+    /// The upper layer's tag.
+    #[inline(always)] // with every message
+    pub const fn tag(self) -> u8 {
+        self.0 as u8
+    }
+
+    /// Bytes of payload.
+    #[inline(always)] // with every message
+    pub const fn payload_len(self) -> usize {
+        (self.0 >> 32) as u8 as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_ring_goes_round_and_no_lap_is_like_the_one_before(slots in 1u16..5000) {
+            let mut cursor = Cursor::new(slots);
+            prop_assert!(cursor.slots() <= slots.into() && cursor.slots() > u32::from(slots.min(MOST_SLOTS)) / 2);
+            let mut laps = std::collections::HashMap::new();
+            for _ in 0..3 * cursor.slots() {
+                let end = cursor.end();
+                prop_assert!(end <= cursor.memory() && end % SLOT == FIRST % SLOT && end >= FIRST + SLOT);
+                let last = laps.insert(end, cursor.lap());
+                prop_assert!(last.is_none_or(|last| last.wrapping_add(1) == cursor.lap()));
+                cursor.advance();
+            }
+            prop_assert_eq!(laps.len(), cursor.slots() as usize);
+        }
+
+        #[test]
+        fn a_trailer_says_what_it_was_told(tag: u8, lap: u8, number: u16, len in 0..=LONGEST) {
+            let word = u64::from_le_bytes(Trailer::new(tag, lap, number, len).emit());
+            prop_assert!(Trailer::is_of(word, lap) && !Trailer::is_of(word, lap.wrapping_add(1)));
+            prop_assert!(Trailer::is_next(word, lap, number) && !Trailer::is_next(word, lap, number.wrapping_add(1)));
+            prop_assert!(!Trailer::is_next(word, lap.wrapping_add(1), number));
+            prop_assert_eq!(Trailer::parse(word).map(|trailer| (trailer.tag(), trailer.payload_len())), Ok((tag, len)));
+        }
+
+        #[test]
+        fn any_word_is_a_trailer_of_a_payload_that_fits_or_refused(word: u64) {
+            match Trailer::parse(word) {
+                Ok(trailer) => prop_assert!(trailer.payload_len() <= LONGEST),
+                Err(_) => prop_assert!(word >> 32 > LONGEST as u64),
+            }
+        }
+    }
+
+    #[test]
+    fn memory_that_is_zero_holds_no_message() {
+        assert!(!Trailer::is_of(0, Cursor::new(64).lap()));
+    }
+}

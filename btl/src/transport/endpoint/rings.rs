@@ -1,0 +1,258 @@
+//! The rings of eager RDMA of all connections that have them, and which of them are looked at.
+//!
+//! ```text
+//!   hot    looked at with every look              a message ──────> hot
+//!   cold   looked at with one look of 16          none for long ──> cold
+//! ```
+//! There are no more than `max_eager_rdma` of them. One that has not been used for long is closed where another peer sends much.
+#![forbid(unsafe_code)]
+
+use super::ring::Ring;
+use super::{Endpoint, EpId, NO_RING};
+use crate::transport::port::config::Eager;
+use slab::Slab;
+use std::sync::Arc;
+use verbs::{Error, Lent, Pd};
+
+/// Cold rings are looked at with one look of so many.
+const COLD: u32 = 16;
+
+/// After so many looks that found messages in rings, and none that found anything else, completions are looked at with one look of
+/// [`OTHERS`].
+const STREAK: u8 = 4;
+const OTHERS: u32 = 4;
+
+/// How often hot rings are looked at in place of completions, all together.
+const TIMES: usize = 8;
+
+/// So many messages of peers without rings are asked about before one that is not used gives its place to another.
+const PATIENCE: u16 = 64;
+
+/// All rings.
+#[derive(Debug)]
+pub struct Rings {
+    /// By the number that endpoints and messages have; those that are closed, and of which messages are still read, among them.
+    rings: Slab<Ring>,
+    /// The numbers of those that are looked at with every look.
+    hot: Vec<u32>,
+    /// Where in `hot` the next look begins.
+    turn: usize,
+    /// Those that are open.
+    open: u16,
+    config: Option<Eager>,
+    /// A peer is to be told of what has been taken, and could not be.
+    pub owe_word: bool,
+    /// So many looks have found messages in rings, and none anything else.
+    streak: u8,
+    /// So often there was no place for another one.
+    missed: u16,
+}
+
+impl Rings {
+    /// None yet, and none ever without a configuration.
+    pub fn new(config: Option<Eager>) -> Rings {
+        let (rings, hot) = (Slab::new(), Vec::new());
+        Rings { rings, hot, turn: 0, open: 0, config, owe_word: false, streak: 0, missed: 0 }
+    }
+
+    /// None is open.
+    #[inline(always)] // with every look
+    pub fn is_empty(&self) -> bool {
+        self.open == 0
+    }
+
+    /// Peers are offered rings, this one, which has sent so many messages, too.
+    #[inline]
+    pub fn wants(&self, received: u32) -> bool {
+        self.config.is_some_and(|config| received >= config.threshold)
+    }
+
+    /// There may be one more.
+    pub fn has_place(&self) -> bool {
+        self.config.is_some_and(|config| self.open < config.most)
+    }
+
+    /// One that is not used, when a peer has asked in vain for a while: its number. Its place is for another one.
+    #[cold]
+    pub fn unused(&mut self) -> Option<u32> {
+        self.missed += 1;
+        if self.missed < PATIENCE {
+            return None;
+        }
+        self.missed = 0;
+        let unused = |(number, ring): (usize, &mut Ring)| {
+            let is_used = ring.is_used();
+            (!is_used && !ring.is_closed() && !ring.is_closing).then_some(number as u32)
+        };
+        // Every one is asked, so that the next time says something of the time in between.
+        self.rings.iter_mut().filter_map(unused).last()
+    }
+
+    /// Opens rings to a peer: their number. `None`: there are none from now on, for want of memory.
+    #[cold]
+    pub fn open(&mut self, pd: &Arc<Pd>, endpoint: EpId) -> Option<u32> {
+        let ring = Ring::new(pd, endpoint, self.config?.slots).inspect_err(|error| self.forgo(error)).ok()?;
+        let number = self.rings.insert(ring) as u32;
+        self.open += 1;
+        self.hot.push(number);
+        Some(number)
+    }
+
+    fn forgo(&mut self, error: &Error) {
+        log::debug!("no rings for short messages: {error}");
+        self.config = None;
+    }
+
+    /// Rings by their number.
+    #[inline(always)] // with every message
+    pub fn get_mut(&mut self, number: u32) -> Option<&mut Ring> {
+        self.rings.get_mut(number as usize)
+    }
+
+    /// The number of rings in which a message has landed that `may` be taken.
+    #[inline(always)] // with every look
+    pub fn ready(&self, may: impl Fn(&Ring) -> bool) -> Option<u32> {
+        match self.hot[..] {
+            [] => None,
+            [number] => {
+                let ring = self.rings.get(number as usize)?;
+                (ring.is_ready() && may(ring)).then_some(number)
+            }
+            _ => self.ready_of_several(may),
+        }
+    }
+
+    #[inline(never)]
+    fn ready_of_several(&self, may: impl Fn(&Ring) -> bool) -> Option<u32> {
+        let is_ready = |number: &&u32| {
+            self.rings.get(**number as usize).is_some_and(|ring| ring.is_ready() && may(ring))
+        };
+        let (before, from) = self.hot.split_at_checked(self.turn).unwrap_or((&[], &self.hot));
+        from.iter().find(is_ready).or_else(|| before.iter().find(is_ready)).copied()
+    }
+
+    /// A message of this endpoint has landed that is next in its lane.
+    #[inline(always)] // with every message
+    pub fn has_next<C>(&self, ep: &Endpoint<C>) -> bool {
+        ep.ring != NO_RING && self.is_next(ep)
+    }
+
+    #[inline(never)]
+    fn is_next<C>(&self, ep: &Endpoint<C>) -> bool {
+        let number = ep.lanes.first().map(|lane| lane.received);
+        self.rings.get(ep.ring as usize).is_some_and(|ring| number.is_some_and(|number| ring.is_next(number)))
+    }
+
+    /// The same of cold ones, if this is a look for them; it is hot from now on.
+    #[inline(always)] // with every look
+    pub fn ready_of_cold(&mut self, look: u32, may: impl Fn(&Ring) -> bool) -> Option<u32> {
+        if look.is_multiple_of(COLD) && self.hot.len() != self.rings.len() { self.warm_up(may) } else { None }
+    }
+
+    #[inline(never)]
+    fn warm_up(&mut self, may: impl Fn(&Ring) -> bool) -> Option<u32> {
+        let is_ready = |(_, ring): &(usize, &Ring)| ring.is_ready() && may(ring);
+        let number = self.rings.iter().find(is_ready).map(|(number, _)| number as u32)?;
+        if !self.hot.contains(&number) {
+            self.hot.push(number);
+        }
+        Some(number)
+    }
+
+    /// If it is time for that with the look of this number: rings that have not been used since the last time are cold from now on; one stays hot.
+    pub fn cool_down(&mut self, look: u32) {
+        if self.open > 1 && self.config.is_some_and(|config| look.is_multiple_of(config.cooling)) {
+            self.cool();
+        }
+    }
+
+    #[cold]
+    fn cool(&mut self) {
+        let rings = &mut self.rings;
+        let mut left = self.hot.len();
+        self.hot.retain(|number| {
+            let stays = left == 1 || rings.get_mut(*number as usize).is_some_and(Ring::is_used);
+            left -= usize::from(!stays);
+            stays
+        });
+        self.turn = 0;
+    }
+
+    /// A look has found a message in a ring. The next one begins with another ring.
+    #[inline(always)] // with every look
+    pub fn count_found(&mut self) {
+        self.streak = self.streak.saturating_add(1);
+        if self.hot.len() > 1 {
+            self.turn = if self.turn + 1 < self.hot.len() { self.turn + 1 } else { 0 };
+        }
+    }
+
+    /// A look has found something else.
+    #[inline]
+    pub fn count_others(&mut self) {
+        self.streak = 0;
+    }
+
+    /// The look of this number is for rings in place of completions: the last looks that found something found it there.
+    #[inline(always)] // with every look
+    pub fn come_first(&self, look: u32) -> bool {
+        self.streak >= STREAK && !look.is_multiple_of(OTHERS)
+    }
+
+    /// How often rings are looked at once more then.
+    #[inline]
+    pub fn times(&self, look: u32) -> usize {
+        if !self.come_first(look) {
+            return 0;
+        }
+        (TIMES / self.hot.len().max(1)).max(1)
+    }
+
+    /// Nothing has landed in any of those that are looked at.
+    #[inline]
+    pub fn expect(&mut self) {
+        for number in &self.hot {
+            if let Some(ring) = self.rings.get_mut(*number as usize) {
+                ring.expect();
+            }
+        }
+    }
+
+    /// The numbers of rings whose peers are to be told of what has been taken.
+    #[cold]
+    pub fn due(&self) -> Vec<u32> {
+        self.rings.iter().filter(|(_, ring)| ring.owes_word()).map(|(number, _)| number as u32).collect()
+    }
+
+    /// Closes rings, whose peer writes there no more. Their memory is kept as long as a message in it is read.
+    #[cold]
+    pub fn close(&mut self, number: u32) {
+        let Some(ring) = self.get_mut(number).filter(|ring| !ring.is_closed()) else { return };
+        let is_read = ring.close();
+        self.open -= 1;
+        self.hot.retain(|hot| *hot != number);
+        (self.turn, self.streak) = (0, 0);
+        if !is_read {
+            self.rings.remove(number as usize);
+        }
+    }
+
+    /// As [`Ring::back`]; rings that are closed go when the last message is back.
+    #[inline(always)] // with every message
+    pub fn back(&mut self, number: u32, payload: Lent) -> bool {
+        let Some(ring) = self.rings.get_mut(number as usize) else { return false };
+        let is_due = ring.back(payload);
+        if ring.is_closed() {
+            self.end(number);
+            return false;
+        }
+        is_due
+    }
+
+    #[cold]
+    fn end(&mut self, number: u32) {
+        if self.get_mut(number).is_some_and(|ring| !ring.close()) {
+            self.rings.remove(number as usize);
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Eager RDMA: short messages that are written into their receiver's ring come in order with those that are not, whatever is full; rings come and
+//! go.
+
+#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+
+mod common;
+
+use common::{World, config};
+use mca_btl_oxib::protocol::eager::LONGEST;
+use mca_btl_oxib::transport::config::{Config, Eager};
+use mca_btl_oxib::transport::stats::Stats;
+
+const LAYOUT: &str = "P,160,64,48,16,8:P,4096,16,12,4,4:S,65536,64,48,16";
+
+fn world(test: &str, eager: Eager, sides: usize) -> World {
+    World::with(test, Config { eager: Some(eager), ..config(LAYOUT) }, sides)
+}
+
+/// Sends messages of `len` bytes each way, and looks around until they have arrived.
+fn exchange(world: &mut World, (a, b): (usize, usize), count: usize, len: usize) {
+    for _ in 0..count {
+        world.send(a, b, len);
+        world.send(b, a, len);
+        (0..20).for_each(|_| world.step());
+    }
+    world.until("they arrive", |w| w.nothing_waits() && w.model.is_empty());
+}
+
+fn stats(world: &World, side: usize) -> Stats {
+    world.sides[side].transport.stats
+}
+
+#[test]
+fn short_messages_to_a_peer_that_sends_some_go_into_its_ring() {
+    let mut world = world("rings", Eager { slots: 16, threshold: 4, most: 2, cooling: 128 }, 2);
+    exchange(&mut world, (0, 1), 40, 30);
+    for side in [0, 1] {
+        assert_eq!((stats(&world, side).rings, stats(&world, side).rings_closed), (1, 0));
+    }
+    let before = stats(&world, 0);
+    for len in 0..=LONGEST + 40 {
+        exchange(&mut world, (0, 1), 2, len);
+    }
+    let after = stats(&world, 0);
+    let eager = after.sent_eager - before.sent_eager;
+    assert_eq!(eager, 2 * (LONGEST as u64 + 1), "{after}");
+    world.drain();
+    world.close();
+}
+
+#[test]
+fn before_the_threshold_and_where_they_are_off_there_are_no_rings() {
+    for eager in [
+        None,
+        Some(Eager { slots: 16, threshold: 1000, most: 2, cooling: 128 }),
+        Some(Eager { slots: 16, threshold: 1, most: 0, cooling: 128 }),
+    ] {
+        let mut world = World::with("no_rings", Config { eager, ..config(LAYOUT) }, 2);
+        exchange(&mut world, (0, 1), 40, 30);
+        assert_eq!((stats(&world, 0).rings, stats(&world, 1).sent_eager), (0, 0));
+        world.drain();
+        world.close();
+    }
+    // Over shared queues and X queues there are none, nor where connections are replaced.
+    for (layout, reconnects) in [("S,65536,64,48,16", 0), ("X,65536,64,48,16", 0), (LAYOUT, 8)] {
+        let eager = Some(Eager { slots: 16, threshold: 1, most: 4, cooling: 128 });
+        let mut world = World::with("no_rings", Config { eager, reconnects, ..config(layout) }, 2);
+        exchange(&mut world, (0, 1), 40, 30);
+        assert_eq!(stats(&world, 0).rings, 0, "{layout}");
+        world.drain();
+        world.close();
+    }
+}
+
+/// The receiver looks at nothing while more come than its ring holds, and its receives: what finds the ring full goes the other way, what finds that
+/// full waits, and all come in order.
+#[test]
+fn messages_that_find_the_ring_full_come_in_their_order() {
+    let mut world = world("full", Eager { slots: 4, threshold: 4, most: 2, cooling: 128 }, 2);
+    exchange(&mut world, (0, 1), 20, 30);
+    for round in 0..30 {
+        let before = stats(&world, 0);
+        for message in 0..10 + round {
+            world.send(0, 1, [8, 120, 121, 3000, 0][message % 5]);
+        }
+        (0..50).for_each(|_| world.poll(0));
+        let sent = stats(&world, 0).sent_eager - before.sent_eager;
+        assert!(sent <= 4, "{sent} in a ring of 4 that nobody looks at");
+        world.until("they arrive", |w| w.nothing_waits() && w.model.is_empty());
+    }
+    assert!(stats(&world, 0).sent_eager > 60, "{}", stats(&world, 0));
+    world.drain();
+    world.close();
+}
+
+#[test]
+fn what_has_landed_when_its_sender_leaves_is_delivered() {
+    let mut world = world("leaves", Eager { slots: 16, threshold: 4, most: 2, cooling: 128 }, 2);
+    exchange(&mut world, (0, 1), 20, 30);
+    let before = stats(&world, 0).sent_eager;
+    (0..10).for_each(|_| world.send(0, 1, 8));
+    assert_eq!(stats(&world, 0).sent_eager - before, 10);
+    world.drain();
+    world.close();
+}
+
+/// There is one place for rings; the pairs that talk change.
+#[test]
+fn a_peer_that_sends_much_gets_the_place_of_one_that_does_not() {
+    let mut world = world("places", Eager { slots: 8, threshold: 4, most: 1, cooling: 128 }, 3);
+    let mut closed = 0;
+    for round in 0..6 {
+        let other = 1 + round % 2;
+        exchange(&mut world, (0, other), 300, 30);
+        let before = stats(&world, other).sent_eager;
+        exchange(&mut world, (0, other), 20, 30);
+        assert_eq!(stats(&world, other).sent_eager - before, 20, "round {round}: {}", stats(&world, 0));
+        let now = stats(&world, 0).rings_closed + stats(&world, 3 - other).rings_closed;
+        assert!(round == 0 || now > closed, "round {round}");
+        closed = now;
+    }
+    world.drain();
+    world.close();
+}
+
+/// There is one place for rings on each side, and who talks to whom changes; messages are on their way meanwhile, also between others.
+#[test]
+fn rings_come_and_go_while_messages_are_on_their_way() {
+    let mut world = world("turns", Eager { slots: 4, threshold: 1, most: 1, cooling: 128 }, 4);
+    for round in 0..8000usize {
+        let pairs = [[(0, 1), (2, 3)], [(0, 2), (1, 3)], [(0, 3), (1, 2)]]
+            [(round / 700 + usize::from(round % 50 == 0)) % 3];
+        for (from, to) in pairs.into_iter().flat_map(|(a, b)| [(a, b), (b, a)]) {
+            world.send(from, to, 8 + (round + from) % 130);
+        }
+        (0..3).for_each(|_| world.step());
+    }
+    world.until("they arrive", |w| w.nothing_waits() && w.model.is_empty());
+    let closed: Vec<u64> = (0..4).map(|side| stats(&world, side).rings_closed).collect();
+    assert!(closed.iter().sum::<u64>() > 8, "{closed:?}");
+    world.drain();
+    world.close();
+}

@@ -1,0 +1,181 @@
+//! Memory that a peer writes to by RDMA WRITE while we look at it.
+//!
+//! A device writes the bytes of one request in order of their addresses, as adapters do and the software device does, so who sees the last word
+//! of what was written sees all of it. Two sides agree by other means on what may be written when: bytes are [lent](Landing::lend) when all
+//! of them are there, and the peer is told that it may write there again when they are [back](Landing::back).
+
+use crate::error::{Error, leaked};
+use crate::mr::{Access, Mr, Pd};
+use crate::pool::Mapping;
+use crate::recv::Lent;
+use crate::types::RKey;
+use std::ffi::{c_int, c_void};
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes of a word.
+const WORD: usize = 8;
+
+/// A cache line.
+const LINE: usize = 64;
+
+/// Where memory comes from.
+#[derive(Debug)]
+enum Memory {
+    Own(Mapping),
+    /// Memory that the software device shares with peers, and how it is given back.
+    Shared(NonNull<u8>, unsafe extern "C" fn(*mut c_void) -> c_int),
+}
+
+impl Memory {
+    fn new(pd: &Pd, len: usize) -> Result<Memory, Error> {
+        let table = pd.context().table();
+        let none = || Error::last("oxib_share_memory", format!("{len} bytes on {}", pd.context().name()));
+        let (Some(share), Some(unshare)) = (table.share_memory, table.unshare_memory) else {
+            let none = || Error::new("mmap", format!("{len} bytes"), libc::ENOMEM);
+            return Mapping::new(len).map(Memory::Own).ok_or_else(none);
+        };
+        // SAFETY: a function of the library that this context is of, which is open.
+        let at = NonNull::new(unsafe { share(len) }.cast()).ok_or_else(none)?;
+        Ok(Memory::Shared(at, unshare))
+    }
+
+    fn start(&self) -> NonNull<u8> {
+        match self {
+            Memory::Own(mapping) => mapping.start(),
+            Memory::Shared(at, _) => *at,
+        }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if let Memory::Shared(at, unshare) = self {
+            // SAFETY: what the software device has given out, once; there is no registration any more.
+            let code = unsafe { unshare(at.as_ptr().cast()) };
+            leaked("oxib_unshare_memory", code, &format_args!("{at:?}"));
+        }
+    }
+}
+
+/// Registered memory of its own, zero at first.
+#[derive(Debug)]
+pub struct Landing {
+    at: NonNull<u8>,
+    len: usize,
+    /// Pieces of it that are lent.
+    lent: usize,
+    /// The registration goes first.
+    mr: ManuallyDrop<Mr>,
+    memory: ManuallyDrop<Memory>,
+}
+
+// SAFETY: it owns its memory, which only it and what it has lent reach in this process.
+unsafe impl Send for Landing {}
+// SAFETY: shared references load words.
+unsafe impl Sync for Landing {}
+
+impl Landing {
+    /// So many bytes; on the software device in memory that peers map, so that they write to it without a system call.
+    ///
+    /// # Errors
+    /// There is no memory, or no registration for it.
+    pub fn new(pd: &Arc<Pd>, len: usize) -> Result<Landing, Error> {
+        let memory = Memory::new(pd, len)?;
+        let (at, access) = (memory.start(), Access::LOCAL_WRITE | Access::REMOTE_WRITE);
+        // SAFETY: the memory is ours and goes behind its registration. What peers write is taken for bytes that may be anything.
+        let mr = unsafe { Mr::register(pd, at.as_ptr(), len, access) }?;
+        Ok(Landing { at, len, lent: 0, mr: ManuallyDrop::new(mr), memory: ManuallyDrop::new(memory) })
+    }
+
+    /// Where peers write: its first byte, and its key.
+    pub fn remote(&self) -> (u64, RKey) {
+        (self.at.as_ptr() as u64, self.mr.rkey())
+    }
+
+    /// The word that this place, counted in words, is of; what was written before it can be read then. 0: there is none.
+    #[inline(always)] // with every look
+    pub fn word(&self, place: usize) -> u64 {
+        match self.word_at(place) {
+            Some(word) => word.load(Ordering::Acquire),
+            None => 0,
+        }
+    }
+
+    /// Makes the line of this word, and the one before it, this processor's: who writes there gets them from one owner. Nothing is
+    /// changed.
+    #[inline]
+    pub fn own(&self, place: usize) {
+        for place in [place, place.saturating_sub(LINE / WORD)] {
+            if let Some(word) = self.word_at(place) {
+                let now = word.load(Ordering::Relaxed);
+                let _changed_by_the_peer =
+                    word.compare_exchange(now, now, Ordering::Relaxed, Ordering::Relaxed);
+            }
+        }
+    }
+
+    #[inline(always)] // with every look
+    fn word_at(&self, place: usize) -> Option<&AtomicU64> {
+        // SAFETY: so many words are inside, and their memory is aligned to pages; atomics tolerate other writers.
+        (place < self.len / WORD).then(|| unsafe { self.at.cast::<AtomicU64>().add(place).as_ref() })
+    }
+
+    /// Asks for the line of the byte at this place.
+    #[inline(always)] // with every message
+    pub fn prefetch(&self, place: usize) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a hint has no effect on memory, whatever the address.
+        unsafe {
+            use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(self.at.as_ptr().wrapping_add(place).cast());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = place;
+    }
+
+    /// The bytes from this place on, which the peer does not write to before they are back. `None`: they are not all inside.
+    #[inline(always)] // with every message
+    pub fn lend(&mut self, place: usize, len: usize) -> Option<Lent> {
+        if place > self.len || len > self.len - place {
+            return None;
+        }
+        self.lent += 1;
+        // SAFETY: inside the memory, which is not freed while something is lent.
+        Some(unsafe { Lent::of(self.at.add(place), len) })
+    }
+
+    /// Bytes of it come back; whether none is lent any more.
+    ///
+    /// # Errors
+    /// They are of another memory.
+    #[inline(always)] // with every message
+    pub fn back(&mut self, lent: Lent) -> Result<bool, Lent> {
+        let place = lent.addr().wrapping_sub(self.at.as_ptr() as usize);
+        if place > self.len || self.lent == 0 {
+            return Err(lent);
+        }
+        self.lent -= 1;
+        Ok(self.lent == 0)
+    }
+
+    /// Some of it is lent.
+    pub fn is_lent(&self) -> bool {
+        self.lent != 0
+    }
+}
+
+impl Drop for Landing {
+    fn drop(&mut self) {
+        if self.lent != 0 {
+            return log::debug!("memory of {} bytes that is still read stays registered", self.len);
+        }
+        // SAFETY: each once, and not used afterwards.
+        unsafe {
+            ManuallyDrop::drop(&mut self.mr);
+            ManuallyDrop::drop(&mut self.memory);
+        }
+    }
+}
