@@ -25,6 +25,9 @@ const OTHERS: u32 = 4;
 /// How often hot rings are looked at in place of completions, all together.
 const TIMES: usize = 8;
 
+/// A look takes so many messages out of rings at most: they may come as fast as they are taken, and there are others to be looked for.
+const MOST: u16 = 64;
+
 /// So many messages of peers without rings are asked about before one that is not used gives its place to another.
 const PATIENCE: u16 = 64;
 
@@ -46,13 +49,15 @@ pub struct Rings {
     streak: u8,
     /// So often there was no place for another one.
     missed: u16,
+    /// So many messages may still be taken before the next look.
+    left: u16,
 }
 
 impl Rings {
     /// None yet, and none ever without a configuration.
     pub fn new(config: Option<Eager>) -> Rings {
         let (rings, hot) = (Slab::new(), Vec::new());
-        Rings { rings, hot, turn: 0, open: 0, config, owe_word: false, streak: 0, missed: 0 }
+        Rings { rings, hot, turn: 0, open: 0, config, owe_word: false, streak: 0, missed: 0, left: 0 }
     }
 
     /// None is open.
@@ -113,6 +118,7 @@ impl Rings {
     #[inline(always)] // with every look
     pub fn ready(&self, may: impl Fn(&Ring) -> bool) -> Option<u32> {
         match self.hot[..] {
+            _ if self.left == 0 => None,
             [] => None,
             [number] => {
                 let ring = self.rings.get(number as usize)?;
@@ -176,6 +182,20 @@ impl Rings {
             stays
         });
         self.turn = 0;
+    }
+
+    /// Messages may be taken once more, as many as with one look.
+    #[inline(always)] // with every look
+    pub fn allow(&mut self) {
+        self.left = MOST;
+    }
+
+    /// One message is to be taken; whether it may be.
+    #[inline(always)] // with every message
+    pub fn permits(&mut self) -> bool {
+        let permits = self.left != 0;
+        self.left = self.left.saturating_sub(1);
+        permits
     }
 
     /// A look has found a message in a ring. The next one begins with another ring.

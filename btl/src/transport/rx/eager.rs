@@ -22,7 +22,8 @@ impl<C> Transport<C> {
         if self.rings.is_empty() {
             return None;
         }
-        self.take_of(self.landed()?)
+        let number = self.landed()?;
+        if self.rings.permits() { self.take_of(number) } else { None }
     }
 
     /// The upper layer is done with a message that has landed: the next one of its ring, if it has landed, too, and nothing has to go up
@@ -31,7 +32,7 @@ impl<C> Transport<C> {
     pub fn next_landed(&mut self, done: Delivery) -> Option<Delivery> {
         let (payload, number, _) = done.into_receive();
         self.landed_delivered(number, payload);
-        if self.is_behind() || !self.up.is_empty() {
+        if self.is_behind() || !self.up.is_empty() || !self.rings.permits() {
             return None;
         }
         let ring = self.rings.get_mut(number)?;
@@ -84,6 +85,7 @@ impl<C> Transport<C> {
                 Some(Delivery::landed(id, tag, payload, number))
             }
             Err(refused) => {
+                ep.lose_ring();
                 self.rings.close(number);
                 self.refuse(id.index, &refused.to_string());
                 None

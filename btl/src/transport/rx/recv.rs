@@ -41,6 +41,7 @@ impl<C> Transport<C> {
             return true;
         }
         self.rx.looks = self.rx.looks.wrapping_add(1);
+        self.rings.allow();
         if self.rings.come_first(self.rx.looks) {
             return self.look_at_rings();
         }
