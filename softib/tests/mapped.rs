@@ -145,6 +145,22 @@ fn writes_of_every_length_arrive_where_they_are_to_without_the_owner() {
         writer.asks(&[0, at as u64, len as u64, seed]);
     }
     assert!(softib::stats().rdma_direct >= direct + 300);
+    // Of several pieces, the last of which is a word, whose end is aligned or not; inline or not.
+    for (round, head) in (0..70).enumerate() {
+        let (seed, body, end) = (1000 + round as u64, round * 7 % 30, 512 + round % 9);
+        let len = head + body + 8;
+        out.data[..len].copy_from_slice(&pattern(seed, len));
+        let pieces = [out.sge(0, head), out.sge(head, body), out.sge(head + body, 8)];
+        let before = softib::stats().rdma_direct;
+        let posted = writer.qp.post(1, IBV_WR_RDMA_WRITE, &pieces, |wr| {
+            wr.wr.rdma =
+                ibv_send_wr_rdma { remote_addr: writer.addr + (end - len) as u64, rkey: writer.rkey };
+            wr.send_flags |= if round % 2 == 0 { IBV_SEND_INLINE } else { 0 };
+        });
+        assert_eq!((posted, writer.qp.wait().status), (0, IBV_WC_SUCCESS));
+        assert_eq!(softib::stats().rdma_direct, before + 1);
+        writer.asks(&[0, (end - len) as u64, len as u64, seed]);
+    }
     // The same by way of the send queue: behind a fence, with an immediate value, of several pieces, and back.
     out.data[..100].copy_from_slice(&pattern(99, 100));
     let pieces = [out.sge(0, 30), out.sge(30, 0), out.sge(30, 70)];

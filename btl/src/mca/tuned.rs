@@ -58,13 +58,12 @@ pub fn gathers(port: &Port, params: &Params) -> bool {
     port.soft && inline.is_none() && params.reconnects == 0
 }
 
-/// Whether short messages go by eager RDMA, and how: on the software device, whose processes map each other's rings, or where the user or a file
-/// asks for it.
+/// Whether short messages go by eager RDMA, and how: where the user or a file asks for it.
 pub fn eager(port: &Port, params: &Params) -> Option<Eager> {
     let asked = params
         .use_eager_rdma
         .or(port.settings.use_eager_rdma.as_ref().map(|setting| setting.value))
-        .unwrap_or(port.soft);
+        .unwrap_or(false);
     asked.then_some(Eager {
         slots: params.eager_rdma_num,
         threshold: params.eager_rdma_threshold,

@@ -6,8 +6,8 @@ use rand::seq::IndexedRandom;
 /// `max_unsig_wrs`: few sends go unsignalled, the default, many.
 const UNSIGNALLED: [u16; 3] = [1, 16, 64];
 
-/// `eager_rdma_num`: rings that are full soon, the default.
-const SLOTS: [u16; 2] = [4, 64];
+/// `eager_rdma_num`: none (no eager RDMA), rings that are full soon, the default.
+const SLOTS: [u16; 3] = [0, 4, 64];
 
 /// A thread level and the number of ranks, with how many sends go unsignalled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

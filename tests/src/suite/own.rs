@@ -95,35 +95,34 @@ const PAIRS: [Program; 2] = [
 /// A program that says how far it is may take its time on a busy machine; one that is silent hangs.
 const LIMITS: Limits = Limits { deadline: Duration::from_secs(900), silence: Some(Duration::from_secs(90)) };
 
-/// A parameter of ours and a value that is not its default.
-type Value = (&'static str, &'static str);
+/// Parameters of ours and values that are not their defaults.
+type Values = &'static [(&'static str, &'static str)];
 
 /// How many sends go unsignalled; what everything runs with in turn, if all is to be run.
-const UNSIGNALLED: [Value; 2] = [("max_unsig_wrs", "1"), ("max_unsig_wrs", "64")];
+const UNSIGNALLED: [Values; 2] = [&[("max_unsig_wrs", "1")], &[("max_unsig_wrs", "64")]];
 
-/// Each send signalled; messages held back as soon as two answers wait; no rings of eager RDMA, short ones, one place for them.
-const EXTREMES: [Value; 5] = [
-    ("max_unsig_wrs", "0"),
-    ("max_answers", "1"),
-    ("use_eager_rdma", "0"),
-    ("eager_rdma_num", "4"),
-    ("max_eager_rdma", "1"),
+/// Each send signalled; messages held back as soon as two answers wait; rings of eager RDMA, short ones, one place for them.
+const EXTREMES: [Values; 5] = [
+    &[("max_unsig_wrs", "0")],
+    &[("max_answers", "1")],
+    &[("use_eager_rdma", "1")],
+    &[("use_eager_rdma", "1"), ("eager_rdma_num", "4"), ("eager_rdma_threshold", "1")],
+    &[("use_eager_rdma", "1"), ("max_eager_rdma", "1")],
 ];
 
 /// Programs x layouts x ranks, and those that are sensitive to them with other values of some parameters.
 pub fn cases(setting: &Setting) -> Vec<Case> {
     let once: Vec<_> = setting.layouts.iter().flat_map(|layout| of_layout(layout, setting.all)).collect();
-    let usual = once.iter().map(|(layout, ranks, program)| case(layout, *ranks, program, None));
-    let with = |value: Value, whole: bool| {
+    let usual = once.iter().map(|(layout, ranks, program)| case(layout, *ranks, program, &[]));
+    let with = |values: Values, whole: bool| {
         let layouts = |layout: &Layout| setting.all || layout.name == DEFAULT;
         let fit = once.iter().filter(move |(layout, ranks, program)| {
             whole || layouts(layout) && is_sensitive(program, *ranks)
         });
-        fit.map(move |(layout, ranks, program)| case(layout, *ranks, program, Some(value)))
-            .collect::<Vec<_>>()
+        fit.map(move |(layout, ranks, program)| case(layout, *ranks, program, values)).collect::<Vec<_>>()
     };
-    let unsignalled = UNSIGNALLED.iter().flat_map(|value| with(*value, setting.all));
-    usual.chain(unsignalled).chain(EXTREMES.iter().flat_map(|value| with(*value, false))).collect()
+    let unsignalled = UNSIGNALLED.iter().flat_map(|value| with(value, setting.all));
+    usual.chain(unsignalled).chain(EXTREMES.iter().flat_map(|value| with(value, false))).collect()
 }
 
 /// Entries, buffers and send slots run short in it.
@@ -139,7 +138,7 @@ fn is_sensitive(program: &Program, ranks: usize) -> bool {
 pub fn some(setting: &Setting, names: &[&str], ranks: usize) -> Vec<Case> {
     let default = setting.layouts.iter().filter(|layout| layout.name == DEFAULT);
     let chosen = move |program: &&Program| names.contains(&program.name);
-    default.flat_map(|layout| PROGRAMS.iter().filter(chosen).map(|p| case(layout, ranks, p, None))).collect()
+    default.flat_map(|layout| PROGRAMS.iter().filter(chosen).map(|p| case(layout, ranks, p, &[]))).collect()
 }
 
 /// Every program with the default layout and 2 to 4 ranks, over connections by this manager.
@@ -164,12 +163,13 @@ fn of_layout(layout: &Layout, all: bool) -> Vec<(Layout, usize, &'static Program
     fitting.map(|(ranks, program)| (layout.clone(), ranks, program)).collect()
 }
 
-fn case(layout: &Layout, ranks: usize, program: &'static Program, value: Option<Value>) -> Case {
-    let with = value.map(|(parameter, value)| format!(", {parameter} {value}")).unwrap_or_default();
+fn case(layout: &Layout, ranks: usize, program: &'static Program, values: Values) -> Case {
+    let with: String = values.iter().map(|(parameter, value)| format!(", {parameter} {value}")).collect();
     let name = format!("{} ({}, {ranks} ranks, layout {}{with})", program.shows, program.name, layout.name);
     let mut parameters = layout.parameters();
-    parameters.extend(value.map(|(parameter, value)| (format!("btl_oxib_{parameter}"), value.to_owned())));
-    let is_free = value.is_none();
+    let of_ours = |&(parameter, value): &(&str, &str)| (format!("btl_oxib_{parameter}"), value.to_owned());
+    parameters.extend(values.iter().map(of_ours));
+    let is_free = values.is_empty();
     let case = Case::new(name, move |setting| {
         let drawn = setting.drawn().filter(|_| is_free);
         run(setting, program, drawn.map_or(ranks, |drawn| program.ranks(drawn, ranks)), &parameters, drawn)
@@ -190,7 +190,10 @@ fn run(
     }
     if let Some(drawn) = drawn {
         job = job.parameter("btl_oxib_max_unsig_wrs", &drawn.unsignalled.to_string());
-        job = job.parameter("btl_oxib_eager_rdma_num", &drawn.slots.to_string());
+        if drawn.slots != 0 {
+            job = job.parameter("btl_oxib_use_eager_rdma", "1");
+            job = job.parameter("btl_oxib_eager_rdma_num", &drawn.slots.to_string());
+        }
         job = job.variable("TEST_THREAD_LEVEL", program.level(drawn, setting).name());
     }
     passes_within(&job, program.name, LIMITS).map(drop)

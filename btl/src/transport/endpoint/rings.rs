@@ -17,12 +17,10 @@ use verbs::{Error, Lent, Pd};
 /// Cold rings are looked at with one look of so many.
 const COLD: u32 = 16;
 
-/// After so many looks that found messages in rings, and none that found anything else, completions are looked at with one look of
-/// [`OTHERS`].
+/// After so many looks that found messages in rings, and none that found anything else, rings are looked at before completions.
 const STREAK: u8 = 4;
-const OTHERS: u32 = 4;
 
-/// How often hot rings are looked at in place of completions, all together.
+/// How often hot rings are looked at once more then, all together.
 const TIMES: usize = 8;
 
 /// A look takes so many messages out of rings at most: they may come as fast as they are taken, and there are others to be looked for.
@@ -213,18 +211,15 @@ impl Rings {
         self.streak = 0;
     }
 
-    /// The look of this number is for rings in place of completions: the last looks that found something found it there.
+    /// Rings are looked at before completions: the last looks that found something found it there.
     #[inline(always)] // with every look
-    pub fn come_first(&self, look: u32) -> bool {
-        self.streak >= STREAK && !look.is_multiple_of(OTHERS)
+    pub fn come_first(&self) -> bool {
+        self.streak >= STREAK
     }
 
     /// How often rings are looked at once more then.
     #[inline]
-    pub fn times(&self, look: u32) -> usize {
-        if !self.come_first(look) {
-            return 0;
-        }
+    pub fn times(&self) -> usize {
         (TIMES / self.hot.len().max(1)).max(1)
     }
 

@@ -42,8 +42,8 @@ impl<C> Transport<C> {
         }
         self.rx.looks = self.rx.looks.wrapping_add(1);
         self.rings.allow();
-        if self.rings.come_first(self.rx.looks) {
-            return self.look_at_rings();
+        if self.rings.come_first() && self.look_at_rings() {
+            return self.found_in_rings();
         }
         match self.rx.cq.poll_times(&mut self.rx.batch, times) {
             Ok(0) => {}
@@ -54,27 +54,26 @@ impl<C> Transport<C> {
             Err(error) => self.all_broken(&format!("completion queue broken: {error}")),
         }
         if !self.rings.is_empty() && self.look_for_landed() {
-            self.rings.count_found();
-            return self.found();
+            return self.found_in_rings();
         }
         self.end_look()
     }
 
-    /// Looks at rings in place of completions, as long as messages come through rings.
+    /// Looks at rings before completions, as long as messages come through rings; whether one has landed.
     #[inline(never)] // the way of those without stays short
     fn look_at_rings(&mut self) -> bool {
         if self.look_for_landed() {
-            self.rings.count_found();
-            return if self.rx.looks.is_multiple_of(BUSY_LOOKS) { self.look_at_all() } else { self.found() };
+            return true;
         }
         self.rings.expect();
-        for _ in 0..self.rings.times(self.rx.looks) {
-            if self.landed().is_some() {
-                self.rings.count_found();
-                return self.found();
-            }
-        }
-        self.end_look()
+        (0..self.rings.times()).any(|_| self.landed().is_some())
+    }
+
+    /// A message has landed.
+    #[inline]
+    fn found_in_rings(&mut self) -> bool {
+        self.rings.count_found();
+        if self.rx.looks.is_multiple_of(BUSY_LOOKS) { self.look_at_all() } else { self.found() }
     }
 
     /// Messages have landed with each look: what comes otherwise is looked for, too.
