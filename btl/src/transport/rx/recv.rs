@@ -177,7 +177,9 @@ impl<C> Transport<C> {
         if self.is_behind() || !self.up.is_empty() {
             return None;
         }
-        let Some(next) = self.rx.batch.peek() else { return self.take_landed() };
+        let Some(next) = self.rx.batch.peek() else {
+            return if self.rings.is_empty() { None } else { self.take_landed_aside().map(Delivery::apart) };
+        };
         let (id, len, sent_to) = (WrId(next.wr_id()), next.byte_len() as usize, next.qp_num());
         if !next.is_ok() {
             return None;
@@ -185,9 +187,10 @@ impl<C> Transport<C> {
         let (slot, queue) = (id.index(), id.queue());
         let (done, sender) = if id.is(Kind::Peer) {
             if queue == 0
-                && let Some(delivery) = self.take_landed()
+                && !self.rings.is_empty()
+                && let Some(delivery) = self.take_landed_aside()
             {
-                return Some(delivery);
+                return Some(delivery.apart());
             }
             (self.rx.batch.take()?, None)
         } else if id.is(Kind::Shared) {
