@@ -84,7 +84,7 @@ mod tests {
     fn every_value_of_each_kind_is_drawn_and_a_seed_draws_the_same_again() {
         let draw = |seed| {
             let mut random = SmallRng::seed_from_u64(seed);
-            (0..1000).map(|_| Drawn::from(&mut random)).collect::<Vec<_>>()
+            (0..10_000).map(|_| Drawn::from(&mut random)).collect::<Vec<_>>()
         };
         let drawn = draw(1);
         assert_eq!(drawn, draw(1));
