@@ -41,6 +41,20 @@ impl<C> Transport<C> {
             return true;
         }
         self.rx.looks = self.rx.looks.wrapping_add(1);
+        if !self.rings.is_empty() {
+            return self.look_with_rings(times);
+        }
+        match self.rx.cq.poll_times(&mut self.rx.batch, times) {
+            Ok(0) => {}
+            Ok(_) => return self.found(),
+            Err(error) => self.all_broken(&format!("completion queue broken: {error}")),
+        }
+        self.end_look()
+    }
+
+    /// The same where there are rings.
+    #[inline(never)] // the way of those without stays short
+    fn look_with_rings(&mut self, times: u32) -> bool {
         self.rings.allow();
         if self.rings.come_first() && self.look_at_rings() {
             return self.found_in_rings();
@@ -53,14 +67,14 @@ impl<C> Transport<C> {
             }
             Err(error) => self.all_broken(&format!("completion queue broken: {error}")),
         }
-        if !self.rings.is_empty() && self.look_for_landed() {
+        if self.look_for_landed() {
             return self.found_in_rings();
         }
         self.end_look()
     }
 
     /// Looks at rings before completions, as long as messages come through rings; whether one has landed.
-    #[inline(never)] // the way of those without stays short
+    #[inline(always)] // with every look
     fn look_at_rings(&mut self) -> bool {
         if self.look_for_landed() {
             return true;
