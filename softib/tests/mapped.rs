@@ -50,6 +50,12 @@ impl Shared {
         unsafe { (table().dereg_mr)(self.mr) }
     }
 
+    /// The region is of its first `len` bytes only from now on, under the same key.
+    fn reduce_to(&self, len: usize) -> i32 {
+        let flags = IBV_REREG_MR_CHANGE_TRANSLATION.cast_signed();
+        unsafe { softib::rereg_mr(self.mr, flags, std::ptr::null_mut(), self.at.cast(), len, 0) }
+    }
+
     fn unshare(&self) -> i32 {
         unsafe { (table().unshare_memory.expect("the linked-in device has it"))(self.at.cast()) }
     }
@@ -71,7 +77,7 @@ fn it_is_zero_at_first_and_goes_when_no_region_is_in_it() {
     assert_eq!((again.deregister(), again.unshare()), (0, 0));
 }
 
-/// Shares memory, and does as it is told: [0, offset, len, seed] compares it, [1] deregisters it, [2] is the end.
+/// Shares memory, and does as it is told: [0, offset, len, seed] compares it, [1] deregisters it, [3] leaves 64 bytes of its region, [2] is the end.
 fn owner() {
     let dev = Dev::open();
     let qp = dev.qp(IBV_QPT_RC, dev.cq(64));
@@ -86,6 +92,7 @@ fn owner() {
                 assert_eq!(shared.bytes(at as usize, len as usize), whole, "{len} bytes at {at}");
             }
             [1] => assert_eq!((shared.deregister(), shared.unshare()), (0, 0)),
+            [3] => assert_eq!(shared.reduce_to(64), 0),
             _ => break,
         }
         say(&[]);
@@ -218,6 +225,25 @@ fn writer() {
     assert_eq!(writer.qp.rdma(2, IBV_WR_RDMA_READ, out.sge(0, 8), writer.addr + 8, writer.rkey), 0);
     assert_eq!((writer.qp.wait().status, &out.data[..8]), (IBV_WC_SUCCESS, &pattern(4, 64)[8..16]));
     assert_eq!((softib::stats().rdma_direct, softib::stats().rdma_ring), (3, 0));
+    writer.child.tell(&[2]);
+    writer.child.finish();
+}
+
+#[test]
+fn a_region_that_has_changed_under_its_key_is_looked_at_again() {
+    let mut writer = Writer::new();
+    let mut out = writer.dev.buf(64);
+    for (seed, change) in [(1, false), (2, true)] {
+        if change {
+            writer.asks(&[3]);
+        }
+        out.data[..8].copy_from_slice(&pattern(seed, 8));
+        let wc = writer.writes(out.sge(0, 8), 56, IBV_SEND_SIGNALED).unwrap();
+        assert_eq!(wc.status, IBV_WC_SUCCESS);
+        writer.asks(&[0, 56, 8, seed]);
+    }
+    let wc = writer.writes(out.sge(0, 8), 64, IBV_SEND_SIGNALED).unwrap();
+    assert_eq!(wc.status, IBV_WC_REM_ACCESS_ERR);
     writer.child.tell(&[2]);
     writer.child.finish();
 }

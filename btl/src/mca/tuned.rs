@@ -187,6 +187,19 @@ mod tests {
     }
 
     #[test]
+    fn eager_rdma_is_for_those_who_ask_for_it_and_what_is_set_wins_over_a_file() {
+        let by_file = |text: &str| eager(&port(text), &params(Chosen::default()));
+        assert_eq!(by_file(""), None);
+        assert_eq!(by_file("[default]\nuse_eager_rdma = 0\n"), None);
+        let rings = Eager { slots: 64, threshold: 16, most: 16, cooling: COOLING };
+        assert_eq!(by_file("[default]\nuse_eager_rdma = 1\n"), Some(rings));
+        let set =
+            |use_eager_rdma| Params { use_eager_rdma: Some(use_eager_rdma), ..params(Chosen::default()) };
+        assert_eq!(eager(&port(""), &set(true)), Some(rings));
+        assert_eq!(eager(&port("[default]\nuse_eager_rdma = 1\n"), &set(false)), None);
+    }
+
+    #[test]
     fn messages_are_gathered_where_nobody_limits_what_goes_inline_and_none_is_replayed() {
         let auto = params(Chosen::default());
         assert!(gathers(&port(""), &auto));

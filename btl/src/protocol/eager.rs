@@ -34,7 +34,7 @@ pub const TRAILER: usize = 8;
 /// The longest payload.
 pub const LONGEST: usize = SLOT - TRAILER;
 
-/// Where the first slot begins: slots are pairs of lines, which a processor fetches together.
+/// Where the first slot begins, behind the lines of the word in front.
 const FIRST: usize = SLOT;
 
 /// Where the next message of a ring is written, or looked for.

@@ -164,10 +164,7 @@ pub unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
                 return Err(Errno::BUSY);
             }
             if !w.mrs.is_retiring(key) {
-                let region = w.mrs.invalidate(&w.segment, key)?;
-                if w.shared.offset_of(region.addr, region.len) != 0 {
-                    state.inbound.barrier.all_senders();
-                }
+                w.mrs.invalidate(&w.segment, key)?;
             }
         }
         wait_for_initiators(engine()?, key)?;

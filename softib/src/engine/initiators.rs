@@ -13,7 +13,14 @@ const BUSY: Duration = Duration::from_secs(10);
 /// invalid, and the caller may wait again.
 pub fn wait_for_initiators(engine: &Engine, key: u32) -> Result<(), Errno> {
     let start = Instant::now();
-    let map = engine.enter().w.segment.map.clone();
+    let map = {
+        let state = engine.enter();
+        // They copy to and from what they map without a fence of their own (`shm::mapped`).
+        if state.w.shared.is_in_use() {
+            state.inbound.barrier.all_senders();
+        }
+        state.w.segment.map.clone()
+    };
     for ring in 0..ring::limit(&map) {
         let Some((slot, incarnation)) = ring::sender(&map, ring) else { continue };
         let mut looks = 0u32;

@@ -6,6 +6,7 @@ use crate::shm::heap::{Extent, Heap};
 use crate::shm::map::Map;
 use crate::shm::segment::Segment;
 use crate::shm::shortage::take_space;
+use crate::shm::space::give_space;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -45,10 +46,17 @@ impl SharedMemory {
     }
 
     /// Gives the piece at `addr` back, in which there is no region any more.
-    pub fn free(&mut self, heap: &mut Heap, addr: u64) -> Result<(), Errno> {
+    pub fn free(&mut self, segment: &Segment, heap: &mut Heap, addr: u64) -> Result<(), Errno> {
         let at = self.0.iter().position(|piece| piece.addr == addr).ok_or(Errno::INVAL)?;
-        heap.release(self.0.swap_remove(at).extent);
+        let extent = self.0.swap_remove(at).extent;
+        give_space(&segment.file, extent.offset, extent.len);
+        heap.release(extent);
         Ok(())
+    }
+
+    /// There is some.
+    pub fn is_in_use(&self) -> bool {
+        !self.0.is_empty()
     }
 
     /// The bytes of the piece at `addr`.

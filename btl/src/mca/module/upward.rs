@@ -69,6 +69,12 @@ impl State {
         self.transport.as_mut()?.next_landed(done)
     }
 
+    /// There is no message behind it in its ring: what its callback has begun may be over. Whether there is more to hand up.
+    fn end_landed(&mut self) -> bool {
+        self.transport.iter_mut().for_each(Transport::look_for_completions);
+        self.has_more()
+    }
+
     /// The upper layer is done with a message. It comes back if there is more to hand up.
     #[inline(always)] // with every message that comes alone
     fn last_message(&mut self, done: Delivery) -> Option<Delivery> {
@@ -244,7 +250,7 @@ impl Module {
             // SAFETY: one thread and none of ours, as has just been read; `next_landed` does not call out.
             next = unsafe { self.state.enter(|state| state.next_landed(delivery)) };
         }
-        if self.with(|state| state.has_more()) { count + self.hand_up_others() } else { count }
+        if self.with(State::end_landed) { count + self.hand_up_others() } else { count }
     }
 
     /// The same behind a message, with which the upper layer is done.

@@ -32,8 +32,8 @@ pub struct Ring {
     pub endpoint: EpId,
     /// The peer's memory, once it has offered it.
     outlet: Option<Box<Outlet>>,
-    /// The memory of the next message has been [got ready](Self::expect).
-    is_expected: bool,
+    /// The memory of the next message has been [got ready](Self::make_ready).
+    is_made_ready: bool,
     /// Our offer has been taken back; the peer has still to take back its own.
     pub is_closing: bool,
     /// Messages of both directions at the last call of [`Self::is_used`].
@@ -67,7 +67,7 @@ impl Ring {
             told: 0,
             endpoint,
             outlet: None,
-            is_expected: false,
+            is_made_ready: false,
             is_closing: false,
             seen: 0,
         };
@@ -78,7 +78,7 @@ impl Ring {
     #[inline(always)] // with every message
     fn look_at_next(&mut self) {
         (self.at, self.lap) = (self.next.end() / TRAILER - 1, self.next.lap().into());
-        self.is_expected = false;
+        self.is_made_ready = false;
     }
 
     /// The memory of a message that comes soon, where they come one after the other; a hint.
@@ -144,8 +144,8 @@ impl Ring {
 
     /// Nothing has landed, and the next message is waited for: its lines are got ready for who writes it, once.
     #[inline]
-    pub fn expect(&mut self) {
-        if !std::mem::replace(&mut self.is_expected, true) {
+    pub fn make_ready(&mut self) {
+        if !std::mem::replace(&mut self.is_made_ready, true) {
             self.landing.own(self.at);
         }
     }

@@ -225,10 +225,10 @@ impl Rings {
 
     /// Nothing has landed in any of those that are looked at.
     #[inline]
-    pub fn expect(&mut self) {
+    pub fn make_ready(&mut self) {
         for number in &self.hot {
             if let Some(ring) = self.rings.get_mut(*number as usize) {
-                ring.expect();
+                ring.make_ready();
             }
         }
     }

@@ -170,7 +170,7 @@ impl<C> Transport<C> {
         let Endpoint { epoch, lanes, outstanding, rdma, entries, ring, .. } = *ep;
         self.tx.give_up(rdma, &mut self.up);
         self.end_epoch(id.index, epoch, lanes, outstanding);
-        self.close_ring(ring);
+        self.rings.close(ring);
         self.port.release(entries);
     }
 

@@ -294,7 +294,7 @@ impl<C> Transport<C> {
         let (old, outstanding) = ep.begin_epoch((epoch + 1) & GENERATION_MASK, lanes);
         log::debug!("endpoint {index} to {:#x} is connected anew", ep.peer);
         self.end_epoch(index, epoch, old, outstanding);
-        self.close_ring(ring);
+        self.rings.close(ring);
         self.rx.disown(index);
     }
 }

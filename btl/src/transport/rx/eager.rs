@@ -44,14 +44,10 @@ impl<C> Transport<C> {
         let ring = self.rings.get_mut(number)?;
         let id = ring.endpoint;
         let ep = self.endpoints.named_mut(id)?;
-        let lane = ep.lanes.first_mut()?;
         // What is refused is found by the next look.
-        let (tag, payload) = ring.take(lane.received).ok()??;
+        let (tag, payload) = ring.take(ep.lanes.first()?.received).ok()??;
         ring.prefetch();
-        lane.received = lane.received.wrapping_add(1);
-        let len = payload.capacity();
-        ep.traffic.received += len as u64;
-        ep.ends.received = ep.ends.received.wrapping_add(1);
+        ep.count_received(0, payload.capacity() as u32);
         self.stats.received += 1;
         Some(Delivery::landed(id, tag, payload, number))
     }
@@ -242,13 +238,6 @@ impl<C> Transport<C> {
         let number = self.endpoints.named(id).map_or(NO_RING, |ep| ep.ring);
         if let Some(ring) = self.rings.get_mut(number) {
             ring.accept(offer);
-        }
-    }
-
-    /// The connection of this endpoint ends, and with it its rings.
-    pub(crate) fn close_ring(&mut self, ep_ring: u32) {
-        if ep_ring != NO_RING {
-            self.rings.close(ep_ring);
         }
     }
 }

@@ -79,7 +79,7 @@ impl<C> Transport<C> {
         if self.look_for_landed() {
             return true;
         }
-        self.rings.expect();
+        self.rings.make_ready();
         (0..self.rings.times()).any(|_| self.landed().is_some())
     }
 

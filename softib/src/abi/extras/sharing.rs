@@ -23,6 +23,6 @@ pub unsafe extern "C" fn unshare_memory(addr: *mut c_void) -> c_int {
         if w.mrs.has_regions_in(addr, len) {
             return Err(Errno::BUSY);
         }
-        w.shared.free(&mut w.heap, addr)
+        w.shared.free(&w.segment, &mut w.heap, addr)
     })
 }
