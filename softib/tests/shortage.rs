@@ -167,7 +167,7 @@ fn limit_late() {
             limit("nofile", std::os::fd::AsRawFd::as_raw_fd(&file) as u64);
         }
         Ok("as") => {
-            while !device_thread_runs() {
+            while !device_thread_sleeps() {
                 std::thread::yield_now();
             }
             let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
@@ -178,11 +178,12 @@ fn limit_late() {
     }
 }
 
-/// It has its name, and what the standard library maps for a thread before that: within a limit it would end the process.
-fn device_thread_runs() -> bool {
+/// It has what the standard library maps for a thread: within a limit that would end the process. And it is not just making a heap of its
+/// own, for which malloc(3) maps 128 MiB and gives the better half back.
+fn device_thread_sleeps() -> bool {
     let threads = std::fs::read_dir("/proc/self/task").unwrap();
-    let name = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("comm"));
-    threads.flatten().any(|thread| name(thread).is_ok_and(|name| name.trim_end() == "softib"))
+    let stat = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("stat"));
+    threads.flatten().any(|thread| stat(thread).is_ok_and(|stat| stat.contains(" (softib) S ")))
 }
 
 fn lift_limits() {
