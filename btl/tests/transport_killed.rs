@@ -196,10 +196,10 @@ fn survivor() {
         traffic(&mut transport, &mut seen);
         assert!(killed.elapsed() < SOON * 2, "the friend was held up: {:?}", transport.audit());
     }
+    transport.remove(&[victim.id]);
     while transport.busy(friend.id) || transport.audit().pending != 0 {
         poll(&mut transport, &mut seen, |_, _| {});
     }
-    transport.remove(&[victim.id]);
     let audit = transport.audit();
     assert_eq!((audit.outstanding, audit.inflight, audit.pending), (0, 0, 0), "{audit:?}");
     assert_eq!(seen.failed.len(), 1, "{:?}", seen.failed);

@@ -298,6 +298,11 @@ pub fn survivor() {
     let id = p.to[VICTIM].take().unwrap();
     p.transport.remove(&[id]);
     assert_eq!(p.failed[friend], None);
+    // A look while the victim was removed may have posted something for the friend.
+    p.until("what is on its way to the friend", |p| {
+        let id = p.id(friend);
+        !p.transport.busy(id)
+    });
     p.everything_is_back();
     say(&verdict);
     p.until("the end", |_| lines.try_recv().as_deref() == Ok("end"));
