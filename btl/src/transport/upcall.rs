@@ -20,37 +20,32 @@ pub struct Delivery {
     buf: Lent,
     /// The upper layer's tag.
     pub tag: u8,
+    /// [`LANDED`] in place of the queue: it has landed in a ring, and has no header of ours.
     pub(super) queue: u8,
-    /// Bytes in front of the payload: our header, or none of a message that has landed in a ring.
-    front: u8,
 }
+
+/// What a message that has landed in a ring has in place of a queue, which is the first one: no layout has so many.
+const LANDED: u8 = 0xff;
 
 impl Delivery {
     /// A message that has landed in the ring of this number.
     #[inline(always)] // with every message
     pub(super) fn landed(endpoint: EpId, tag: u8, buf: Lent, ring: u32) -> Delivery {
         let slot_and_len = (buf.capacity() as u64) << 32 | u64::from(ring);
-        Delivery { endpoint: endpoint.word(), slot_and_len, buf, tag, queue: 0, front: 0 }
+        Delivery { endpoint: endpoint.word(), slot_and_len, buf, tag, queue: LANDED }
     }
 
     /// It has landed in a ring.
     #[inline(always)] // with every message
     pub fn has_landed(&self) -> bool {
-        self.front == 0
+        self.queue == LANDED
     }
 
     /// A message of `len` bytes behind our header, in the buffer of this receive of a queue.
     #[inline(always)] // with every message
     pub(super) fn new(endpoint: EpId, tag: u8, buf: Lent, len: u32, (slot, queue): (u32, usize)) -> Delivery {
         let slot_and_len = u64::from(len) << 32 | u64::from(slot);
-        Delivery {
-            endpoint: endpoint.word(),
-            slot_and_len,
-            buf,
-            tag,
-            queue: queue as u8,
-            front: HEADER_LEN as u8,
-        }
+        Delivery { endpoint: endpoint.word(), slot_and_len, buf, tag, queue: queue as u8 }
     }
 
     /// Who sent it.
@@ -74,8 +69,8 @@ impl Delivery {
     /// The same, made anew of its parts: where it has come from memory, those that are made in registers need not go there.
     #[inline(always)]
     pub(super) fn apart(self) -> Delivery {
-        let Delivery { endpoint, slot_and_len, buf, tag, queue, front } = self;
-        Delivery { endpoint, slot_and_len, buf, tag, queue, front }
+        let Delivery { endpoint, slot_and_len, buf, tag, queue } = self;
+        Delivery { endpoint, slot_and_len, buf, tag, queue }
     }
 
     /// The same message in the buffer that `settle` says for its slot and present one.
@@ -85,12 +80,12 @@ impl Delivery {
 
     /// The lane that it came over: its endpoint and queue.
     pub fn lane(&self) -> (EpId, u8) {
-        (self.endpoint(), self.queue)
+        (self.endpoint(), if self.has_landed() { 0 } else { self.queue })
     }
 
     /// The payload, behind our header.
     pub fn payload(&mut self) -> &mut [u8] {
-        let front = usize::from(self.front);
+        let front = if self.has_landed() { 0 } else { HEADER_LEN };
         let end = front + self.payload_len();
         &mut self.buf.as_mut_slice()[front..end]
     }

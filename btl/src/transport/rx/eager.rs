@@ -26,12 +26,6 @@ impl<C> Transport<C> {
         if self.rings.permits() { self.take_of(number) } else { None }
     }
 
-    /// The same beside the way of those that have not.
-    #[inline(never)]
-    pub(super) fn take_landed_aside(&mut self) -> Option<Delivery> {
-        self.take_landed()
-    }
-
     /// The upper layer is done with a message that has landed: the next one of its ring, if it has landed, too, and nothing has to go up
     /// before it.
     #[inline(always)] // with every message

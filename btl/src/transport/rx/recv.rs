@@ -191,21 +191,39 @@ impl<C> Transport<C> {
         if self.is_behind() || !self.up.is_empty() {
             return None;
         }
-        let Some(next) = self.rx.batch.peek() else {
-            return if self.rings.is_empty() { None } else { self.take_landed_aside().map(Delivery::apart) };
-        };
+        if !self.rings.is_empty() {
+            return self.take_with_rings().map(Delivery::apart);
+        }
+        self.take_completed()
+    }
+
+    /// The same where there are rings. What has landed comes first: of a lane it is older than what has completed.
+    #[inline(never)] // the way of those without stays short
+    fn take_with_rings(&mut self) -> Option<Delivery> {
+        if let Some(delivery) = self.take_landed() {
+            return Some(delivery);
+        }
+        let next = self.rx.batch.peek()?;
+        let id = WrId(next.wr_id());
+        if !next.is_ok() || !id.is(Kind::Peer) || id.queue() != 0 {
+            return self.take_completed();
+        }
+        // Its ring may be a cold one.
+        let done = self.rx.batch.take()?;
+        let delivery = self.received(done)?;
+        self.deliver_in_order(delivery)
+    }
+
+    /// The same of a message that has completed.
+    #[inline(always)] // with every message
+    fn take_completed(&mut self) -> Option<Delivery> {
+        let next = self.rx.batch.peek()?;
         let (id, len, sent_to) = (WrId(next.wr_id()), next.byte_len() as usize, next.qp_num());
         if !next.is_ok() {
             return None;
         }
         let (slot, queue) = (id.index(), id.queue());
         let (done, sender) = if id.is(Kind::Peer) {
-            if queue == 0
-                && !self.rings.is_empty()
-                && let Some(delivery) = self.take_landed_aside()
-            {
-                return Some(delivery.apart());
-            }
             (self.rx.batch.take()?, None)
         } else if id.is(Kind::Shared) {
             let sender = self.rx.sender_known(queue, sent_to)?;
@@ -219,9 +237,7 @@ impl<C> Transport<C> {
         let header = bytes.as_slice()[..len].first_chunk().and_then(|head| DataHeader::parse(*head));
         match (header, self.endpoints.get_mut(index)) {
             (Some(header), Some(ep))
-                if usize::from(header.queue()) == queue
-                    && ep.state() == State::Connected
-                    && !(queue == 0 && self.rings.has_next(ep)) =>
+                if usize::from(header.queue()) == queue && ep.state() == State::Connected =>
             {
                 let endpoint = EpId { index, generation: ep.generation };
                 let len = (len - HEADER_LEN) as u32;
@@ -431,7 +447,7 @@ impl<C> Transport<C> {
     #[inline(always)] // with every message
     pub fn delivered_last(&mut self, delivery: Delivery) {
         if delivery.has_landed() {
-            return self.delivered(delivery);
+            return self.delivered_aside(delivery);
         }
         let lane = self.endpoints.lane(delivery.endpoint().index, delivery.queue.into());
         let is_short = delivery.payload_len() + HEADER_LEN < PLACED_FROM as usize;

@@ -16,7 +16,7 @@ use crate::protocol::wire::{DataHeader, HEADER_LEN, Kind, XrcHeader};
 use crate::transport::channel::{Ready, Refused, Request, SENDS, Target};
 use crate::transport::endpoint::lane::Lack;
 use crate::transport::endpoint::state::{Action, Event, Reason, State};
-use crate::transport::endpoint::{Endpoint, EpId, Listing, PATIENCE};
+use crate::transport::endpoint::{Endpoint, EpId, Listing, NO_RING, PATIENCE};
 use crate::transport::port::buffer::Queued;
 use crate::transport::stats::Stats;
 use crate::transport::{SendBuf, Transport, Upcall};
@@ -45,17 +45,8 @@ impl<C> Transport<C> {
         if len >= usize::from(lane.straight_below) || !self.tx.pending.is_empty() {
             return false;
         }
-        if let Some(ring) = self.rings.get_mut(ep.ring) {
-            match lane.post_eager(ring, self.tx.signalling.most, tag, [head, body]) {
-                None => return self.sendi_eager(id, tag, [head, body]),
-                Some(Ok(())) => {
-                    ep.count_straight(len);
-                    self.tx.outstanding += 1;
-                    self.stats.sent_eager += 1;
-                }
-                Some(Err(error)) => self.send_refused(LaneId { peer: id.index, queue: 0 }, &error),
-            }
-            return true;
+        if ep.ring != NO_RING {
+            return self.sendi_eager(id, tag, [head, body]);
         }
         if lane.credits.is_none() {
             return self.sendi_straight_to_all(id, tag, [head, body]);
