@@ -25,7 +25,7 @@ pub struct Delivery {
 }
 
 /// What a message that has landed in a ring has in place of a queue, which is the first one: no layout has so many.
-const LANDED: u8 = 0xff;
+pub(super) const LANDED: u8 = 0xff;
 
 impl Delivery {
     /// A message that has landed in the ring of this number.

@@ -11,6 +11,7 @@ use crate::protocol::wire::{DataHeader, HEADER_LEN};
 use crate::transport::endpoint::EpId;
 use crate::transport::endpoint::state::State;
 use crate::transport::port::config::PLACED_FROM;
+use crate::transport::upcall::LANDED;
 use crate::transport::wrid::{Kind, WrId};
 use crate::transport::{Delivery, Transport, Upcall};
 use verbs::{Completion, Lent};
@@ -419,26 +420,19 @@ impl<C> Transport<C> {
     /// The upper layer is done with a message: post its buffer again, return its credit.
     #[inline(always)] // with every message
     pub fn delivered(&mut self, delivery: Delivery) {
-        let endpoint = delivery.endpoint();
-        let landed = delivery.has_landed();
-        let (index, (buf, slot, queue)) = (endpoint.index, delivery.into_receive());
-        if landed {
-            return self.landed_delivered(slot, buf);
-        }
+        let (endpoint, (buf, slot, queue)) = (delivery.endpoint(), delivery.into_receive());
+        // One that has landed in a ring has no queue.
+        let lane = self.endpoints.named_mut(endpoint).and_then(|ep| ep.lanes.get_mut(queue));
         // A message of a former connection has its slot, but no credit to return.
-        let Some(current) = self.rx.slots.of(slot, index) else {
-            return self.delivered_otherwise(queue, slot, buf);
-        };
-        let Some(ep) = self.endpoints.named_mut(endpoint) else {
+        let (Some(lane), Some(current)) = (lane, self.rx.slots.of(slot, endpoint.index)) else {
             return self.delivered_otherwise(queue, slot, buf);
         };
         current.back(buf);
-        let lane = &mut ep.lanes[queue];
         lane.consumed.push(slot);
-        (self.rx.latest, self.chores) = (Some((index, queue)), true);
+        (self.rx.latest, self.chores) = (Some((endpoint.index, queue)), true);
         let Some((credits, window)) = &mut lane.credits else { return };
         if !credits.consumed_quietly(window) {
-            self.credit_due(index, queue);
+            self.credit_due(endpoint.index, queue);
         }
     }
 
@@ -446,9 +440,7 @@ impl<C> Transport<C> {
     /// is due with it, or it may lie in the device's ring: its sender goes on there although the upper layer does not look for long.
     #[inline(always)] // with every message
     pub fn delivered_last(&mut self, delivery: Delivery) {
-        if delivery.has_landed() {
-            return self.delivered_aside(delivery);
-        }
+        // One that has landed in a ring has no queue, and none of its slots is to be given back late.
         let lane = self.endpoints.lane(delivery.endpoint().index, delivery.queue.into());
         let is_short = delivery.payload_len() + HEADER_LEN < PLACED_FROM as usize;
         if is_short && self.rx.done.is_none() && lane.is_some_and(|lane| lane.consumes_quietly()) {
@@ -472,10 +464,12 @@ impl<C> Transport<C> {
         }
     }
 
-    /// The same of a message of a shared queue, or of a former connection.
+    /// The same of a message that has landed in a ring, of a shared queue, or of a former connection.
     #[inline(never)]
     fn delivered_otherwise(&mut self, queue: usize, slot: u32, buf: Lent) {
-        if self.rx.queues[queue].shared.is_some() {
+        if queue == usize::from(LANDED) {
+            self.landed_delivered(slot, buf);
+        } else if self.rx.queues[queue].shared.is_some() {
             self.rx.repost(queue, slot, buf);
             self.chores |= self.rx.refills;
         } else {
