@@ -63,7 +63,19 @@ impl State {
         transport.take_message()
     }
 
-    /// The same of a message that has landed in a ring; the next one of that.
+    /// The last look has found a message in a ring.
+    #[inline(always)] // with every message
+    fn has_found_landed(&mut self) -> bool {
+        self.transport.as_ref().is_some_and(Transport::has_found_landed)
+    }
+
+    /// That message, if nothing that is no message has come up before it.
+    #[inline(always)] // with every message
+    fn found_landed(&mut self) -> Option<Delivery> {
+        self.transport.as_mut()?.take_found()
+    }
+
+    /// The upper layer is done with a message that has landed in a ring; the next one of that.
     #[inline(always)] // with every message
     fn next_landed(&mut self, done: Delivery) -> Option<Delivery> {
         self.transport.as_mut()?.next_landed(done)
@@ -72,7 +84,7 @@ impl State {
     /// There is no message behind it in its ring: what its callback has begun may be over. Whether there is more to hand up.
     fn end_landed(&mut self) -> bool {
         self.transport.iter_mut().for_each(Transport::look_for_completions);
-        self.has_more()
+        self.has_more() || self.transport.as_ref().is_some_and(Transport::has_landed_elsewhere)
     }
 
     /// The upper layer is done with a message. It comes back if there is more to hand up.
@@ -196,13 +208,14 @@ impl Module {
     /// Hands up what the last look has found, in a job without threads; how many things that was. Most often it is one message.
     #[inline(never)]
     fn hand_up_found(&'static self) -> c_int {
-        // SAFETY: one thread: the caller has just looked whether there are more; `message` does not call out.
+        // SAFETY: one thread: the caller has just looked whether there are more; `has_found_landed` does not call out.
+        if unsafe { self.state.enter(State::has_found_landed) } {
+            return self.hand_up_landed();
+        }
+        // SAFETY: as above; `message` does not call out.
         let Some(mut delivery) = (unsafe { self.state.enter(State::message) }) else {
             return self.hand_up_completed();
         };
-        if delivery.has_landed() {
-            return self.hand_up_landed(delivery);
-        }
         inside::alone(|| self.call_receiver(&mut delivery));
         if self.abi.uses_threads() || self.state.is_shared() {
             return 1 + self.others_have_come(delivery);
@@ -239,8 +252,10 @@ impl Module {
 
     /// The same of messages that have landed in a ring.
     #[inline(never)]
-    fn hand_up_landed(&'static self, first: Delivery) -> c_int {
-        let (mut count, mut next) = (0, Some(first));
+    fn hand_up_landed(&'static self) -> c_int {
+        let mut count = 0;
+        // SAFETY: one thread: the caller's caller has just looked whether there are more; `found_landed` does not call out.
+        let mut next = unsafe { self.state.enter(State::found_landed) };
         while let Some(mut delivery) = next {
             count += 1;
             inside::alone(|| self.call_receiver(&mut delivery));

@@ -181,7 +181,7 @@ impl Ring {
 
     #[inline(always)] // with every message
     fn is_due(&self) -> bool {
-        self.next.count.wrapping_sub(self.told) >= self.next.slots() / 4
+        self.next.count.wrapping_sub(self.told) >= self.next.slots() / 2
     }
 
     /// What the peer is told, and where: how many have been taken. `None`: it has not said where.

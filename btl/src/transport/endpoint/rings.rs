@@ -20,6 +20,10 @@ const COLD: u32 = 16;
 /// After so many looks that found messages in rings, and none that found anything else, rings are looked at before completions.
 const STREAK: u8 = 4;
 
+/// After so many looks that found something else, and none that found messages in rings, rings are looked at with one look of so many.
+const RESTING: u8 = 16;
+const REST: u32 = 4;
+
 /// How often hot rings are looked at once more then, all together.
 const TIMES: usize = 8;
 
@@ -45,17 +49,33 @@ pub struct Rings {
     pub owe_word: bool,
     /// So many looks have found messages in rings, and none anything else.
     streak: u8,
+    /// So many have found something else, and none messages in rings.
+    others: u8,
     /// So often there was no place for another one.
     missed: u16,
     /// So many messages may still be taken before the next look.
     left: u16,
+    /// In which of them the last look has found a message, or [`NO_RING`].
+    found: u32,
 }
 
 impl Rings {
     /// None yet, and none ever without a configuration.
     pub fn new(config: Option<Eager>) -> Rings {
         let (rings, hot) = (Slab::new(), Vec::new());
-        Rings { rings, hot, turn: 0, open: 0, config, owe_word: false, streak: 0, missed: 0, left: 0 }
+        Rings {
+            rings,
+            hot,
+            turn: 0,
+            open: 0,
+            config,
+            owe_word: false,
+            streak: 0,
+            others: 0,
+            missed: 0,
+            left: 0,
+            found: NO_RING,
+        }
     }
 
     /// None is open.
@@ -112,16 +132,13 @@ impl Rings {
         self.rings.get_mut(number as usize)
     }
 
-    /// The number of rings in which a message has landed that `may` be taken.
+    /// The number of rings in which a message has landed that `may` be taken. Where there is one only, who takes the message asks.
     #[inline(always)] // with every look
     pub fn ready(&self, may: impl Fn(&Ring) -> bool) -> Option<u32> {
         match self.hot[..] {
             _ if self.left == 0 => None,
             [] => None,
-            [number] => {
-                let ring = self.rings.get(number as usize)?;
-                (ring.is_ready() && may(ring)).then_some(number)
-            }
+            [number] => self.rings.get(number as usize)?.is_ready().then_some(number),
             _ => self.ready_of_several(may),
         }
     }
@@ -196,19 +213,45 @@ impl Rings {
         permits
     }
 
-    /// A look has found a message in a ring. The next one begins with another ring.
+    /// A look has found a message in this ring. The next one begins with another ring.
     #[inline(always)] // with every look
-    pub fn count_found(&mut self) {
+    pub fn count_found(&mut self, number: u32) {
+        (self.found, self.others) = (number, 0);
         self.streak = self.streak.saturating_add(1);
         if self.hot.len() > 1 {
             self.turn = if self.turn + 1 < self.hot.len() { self.turn + 1 } else { 0 };
         }
     }
 
-    /// A look has found something else.
+    /// The last look has found a message, and has not been asked where.
+    #[inline(always)] // with every message
+    pub fn has_found(&self) -> bool {
+        self.found != NO_RING
+    }
+
+    /// Where the last look has found a message, asked for the first time since.
+    #[inline(always)] // with every message
+    pub fn take_found(&mut self) -> Option<u32> {
+        let found = std::mem::replace(&mut self.found, NO_RING);
+        (found != NO_RING).then_some(found)
+    }
+
+    /// Several of them are looked at with every look.
+    pub fn are_many(&self) -> bool {
+        self.hot.len() > 1
+    }
+
+    /// A look has found something else, or what has to come before the message in a ring has not come.
     #[inline]
     pub fn count_others(&mut self) {
         self.streak = 0;
+        self.others = self.others.saturating_add(1);
+    }
+
+    /// There are rings, and they are looked at with the look of this number: with some only where something else has been found for long.
+    #[inline(always)] // with every look
+    pub fn are_due(&self, look: u32) -> bool {
+        self.open != 0 && (self.others < RESTING || look.is_multiple_of(REST))
     }
 
     /// Rings are looked at before completions: the last looks that found something found it there.

@@ -22,8 +22,30 @@ impl<C> Transport<C> {
         if self.rings.is_empty() {
             return None;
         }
-        let number = self.landed()?;
+        let number = self.rings.take_found().or_else(|| self.landed())?;
         if self.rings.permits() { self.take_of(number) } else { None }
+    }
+
+    /// The last look has found a message in a ring, which has not been asked for since.
+    #[inline(always)] // with every message
+    pub fn has_found_landed(&self) -> bool {
+        self.rings.has_found()
+    }
+
+    /// That message, if nothing older waits for the upper layer.
+    #[inline(always)] // with every message
+    pub fn take_found(&mut self) -> Option<Delivery> {
+        let number = self.rings.take_found()?;
+        if self.is_behind() || !self.up.is_empty() || !self.rings.permits() {
+            return None;
+        }
+        self.take_of(number)
+    }
+
+    /// The same beside the way of what has completed.
+    #[inline(never)]
+    pub(super) fn take_found_aside(&mut self) -> Option<Delivery> {
+        self.take_found()
     }
 
     /// The upper layer is done with a message that has landed: the next one of its ring, if it has landed, too, and nothing has to go up
@@ -46,10 +68,9 @@ impl<C> Transport<C> {
         Some(Delivery::landed(id, tag, payload, number))
     }
 
-    /// A message can be taken from a ring.
-    #[inline]
-    pub(super) fn has_landed(&self) -> bool {
-        !self.rings.is_empty() && self.landed().is_some()
+    /// A message can be taken from one of several rings.
+    pub fn has_landed_elsewhere(&self) -> bool {
+        self.rings.are_many() && self.landed().is_some()
     }
 
     /// The ring whose next message has landed, and all that its sender has sent before it have come.
@@ -60,10 +81,10 @@ impl<C> Transport<C> {
 
     /// The same where cold rings are looked at, too, if it is their turn.
     #[inline(always)] // with every look
-    pub(super) fn look_for_landed(&mut self) -> bool {
+    pub(super) fn look_for_landed(&mut self) -> Option<u32> {
         let (endpoints, look) = (&self.endpoints, self.rx.looks);
         let found = self.rings.ready(|ring| is_next(endpoints, ring));
-        found.or_else(|| self.rings.ready_of_cold(look, |ring| is_next(endpoints, ring))).is_some()
+        found.or_else(|| self.rings.ready_of_cold(look, |ring| is_next(endpoints, ring)))
     }
 
     /// The next message of this ring, in which one has landed.
@@ -73,7 +94,10 @@ impl<C> Transport<C> {
         let id = ring.endpoint;
         let ep = self.endpoints.named_mut(id)?;
         match ring.take(ep.lanes.first()?.received) {
-            Ok(None) => None,
+            Ok(None) => {
+                self.rings.count_others();
+                None
+            }
             Ok(Some((tag, payload))) => {
                 let len = payload.capacity() as u32;
                 ep.count_received(0, len);

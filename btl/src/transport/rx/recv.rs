@@ -42,7 +42,7 @@ impl<C> Transport<C> {
             return true;
         }
         self.rx.looks = self.rx.looks.wrapping_add(1);
-        if !self.rings.is_empty() {
+        if self.rings.are_due(self.rx.looks) {
             return self.look_with_rings(times);
         }
         match self.rx.cq.poll_times(&mut self.rx.batch, times) {
@@ -53,12 +53,15 @@ impl<C> Transport<C> {
         self.end_look()
     }
 
-    /// The same where there are rings.
+    /// The same where there are rings. They come behind completions where one of ours is awaited.
     #[inline(never)] // the way of those without stays short
     fn look_with_rings(&mut self, times: u32) -> bool {
         self.rings.allow();
-        if self.rings.come_first() && self.look_at_rings() {
-            return self.found_in_rings();
+        if self.rings.come_first()
+            && self.tx.awaited == 0
+            && let Some(number) = self.look_at_rings()
+        {
+            return self.found_in_rings(number);
         }
         match self.rx.cq.poll_times(&mut self.rx.batch, times) {
             Ok(0) => {}
@@ -68,26 +71,27 @@ impl<C> Transport<C> {
             }
             Err(error) => self.all_broken(&format!("completion queue broken: {error}")),
         }
-        if self.look_for_landed() {
-            return self.found_in_rings();
+        if let Some(number) = self.look_for_landed() {
+            return self.found_in_rings(number);
         }
         self.end_look()
     }
 
-    /// Looks at rings before completions, as long as messages come through rings; whether one has landed.
+    /// Looks at rings before completions, as long as messages come through rings; where one has landed.
     #[inline(always)] // with every look
-    fn look_at_rings(&mut self) -> bool {
-        if self.look_for_landed() {
-            return true;
+    fn look_at_rings(&mut self) -> Option<u32> {
+        let found = self.look_for_landed();
+        if found.is_some() {
+            return found;
         }
         self.rings.make_ready();
-        (0..self.rings.times()).any(|_| self.landed().is_some())
+        (0..self.rings.times()).find_map(|_| self.landed())
     }
 
-    /// A message has landed.
+    /// A message has landed in this ring.
     #[inline]
-    fn found_in_rings(&mut self) -> bool {
-        self.rings.count_found();
+    fn found_in_rings(&mut self, number: u32) -> bool {
+        self.rings.count_found(number);
         if self.rx.looks.is_multiple_of(BUSY_LOOKS) { self.look_at_all() } else { self.found() }
     }
 
@@ -127,7 +131,11 @@ impl<C> Transport<C> {
             self.rx.refill_early();
         }
         self.other_work(false);
-        self.has_upcalls()
+        let found = self.has_upcalls();
+        if found {
+            self.rings.count_others();
+        }
+        found
     }
 
     /// Looks whether what receive callbacks have begun is over, behind the last of them: a program that looks around now and then only would
@@ -139,10 +147,10 @@ impl<C> Transport<C> {
         }
     }
 
-    /// There may be something for [`Transport::take_upcall`].
+    /// There may be something for [`Transport::take_upcall`]. What has landed in rings since the last look is for the next one.
     #[inline]
     pub fn has_upcalls(&self) -> bool {
-        !self.up.is_empty() || !self.rx.batch.is_empty() || !self.rx.hold.is_empty() || self.has_landed()
+        !self.up.is_empty() || !self.rx.batch.is_empty() || !self.rx.hold.is_empty()
     }
 
     /// The next receive completions, in place of those that have been looked at; how many.
@@ -192,39 +200,18 @@ impl<C> Transport<C> {
         if self.is_behind() || !self.up.is_empty() {
             return None;
         }
-        if !self.rings.is_empty() {
-            return self.take_with_rings().map(Delivery::apart);
-        }
-        self.take_completed()
-    }
-
-    /// The same where there are rings. What has landed comes first: of a lane it is older than what has completed.
-    #[inline(never)] // the way of those without stays short
-    fn take_with_rings(&mut self) -> Option<Delivery> {
-        if let Some(delivery) = self.take_landed() {
-            return Some(delivery);
-        }
-        let next = self.rx.batch.peek()?;
-        let id = WrId(next.wr_id());
-        if !next.is_ok() || !id.is(Kind::Peer) || id.queue() != 0 {
-            return self.take_completed();
-        }
-        // Its ring may be a cold one.
-        let done = self.rx.batch.take()?;
-        let delivery = self.received(done)?;
-        self.deliver_in_order(delivery)
-    }
-
-    /// The same of a message that has completed.
-    #[inline(always)] // with every message
-    fn take_completed(&mut self) -> Option<Delivery> {
-        let next = self.rx.batch.peek()?;
+        let Some(next) = self.rx.batch.peek() else {
+            return if self.has_found_landed() { self.take_found_aside().map(Delivery::apart) } else { None };
+        };
         let (id, len, sent_to) = (WrId(next.wr_id()), next.byte_len() as usize, next.qp_num());
         if !next.is_ok() {
             return None;
         }
         let (slot, queue) = (id.index(), id.queue());
         let (done, sender) = if id.is(Kind::Peer) {
+            if queue == 0 && !self.rings.is_empty() {
+                return self.take_behind_ring().map(Delivery::apart);
+            }
             (self.rx.batch.take()?, None)
         } else if id.is(Kind::Shared) {
             let sender = self.rx.sender_known(queue, sent_to)?;
@@ -254,6 +241,14 @@ impl<C> Transport<C> {
                 None
             }
         }
+    }
+
+    /// The next message of a lane that a ring may belong to: what has landed there is older.
+    #[inline(never)] // the way of those without stays short
+    fn take_behind_ring(&mut self) -> Option<Delivery> {
+        let done = self.rx.batch.take()?;
+        let delivery = self.received(done)?;
+        self.deliver_in_order(delivery)
     }
 
     /// The message of an X queue that is next, if it can go up now.
