@@ -58,12 +58,12 @@ pub fn gathers(port: &Port, params: &Params) -> bool {
     port.soft && inline.is_none() && params.reconnects == 0
 }
 
-/// Whether short messages go by eager RDMA, and how: where the user or a file asks for it.
+/// Whether short messages go by eager RDMA, and how: on the software device, unless the user or a file says no, and where they say yes.
 pub fn eager(port: &Port, params: &Params) -> Option<Eager> {
     let asked = params
         .use_eager_rdma
         .or(port.settings.use_eager_rdma.as_ref().map(|setting| setting.value))
-        .unwrap_or(false);
+        .unwrap_or(port.soft);
     asked.then_some(Eager {
         slots: params.eager_rdma_num,
         threshold: params.eager_rdma_threshold,
@@ -187,15 +187,21 @@ mod tests {
     }
 
     #[test]
-    fn eager_rdma_is_for_those_who_ask_for_it_and_what_is_set_wins_over_a_file() {
+    fn eager_rdma_is_for_softib_and_those_who_ask_for_it_and_what_is_set_wins_over_a_file() {
         let by_file = |text: &str| eager(&port(text), &params(Chosen::default()));
-        assert_eq!(by_file(""), None);
+        let adapter = |text: &str| Port { soft: false, ..port(text) };
+        let rings = Eager { slots: 128, threshold: 16, most: 16, cooling: COOLING };
+        assert_eq!(by_file(""), Some(rings));
         assert_eq!(by_file("[default]\nuse_eager_rdma = 0\n"), None);
-        let rings = Eager { slots: 64, threshold: 16, most: 16, cooling: COOLING };
-        assert_eq!(by_file("[default]\nuse_eager_rdma = 1\n"), Some(rings));
+        assert_eq!(eager(&adapter(""), &params(Chosen::default())), None);
+        assert_eq!(
+            eager(&adapter("[default]\nuse_eager_rdma = 1\n"), &params(Chosen::default())),
+            Some(rings)
+        );
         let set =
             |use_eager_rdma| Params { use_eager_rdma: Some(use_eager_rdma), ..params(Chosen::default()) };
-        assert_eq!(eager(&port(""), &set(true)), Some(rings));
+        assert_eq!(eager(&adapter(""), &set(true)), Some(rings));
+        assert_eq!(eager(&port(""), &set(false)), None);
         assert_eq!(eager(&port("[default]\nuse_eager_rdma = 1\n"), &set(false)), None);
     }
 

@@ -101,11 +101,11 @@ type Values = &'static [(&'static str, &'static str)];
 /// How many sends go unsignalled; what everything runs with in turn, if all is to be run.
 const UNSIGNALLED: [Values; 2] = [&[("max_unsig_wrs", "1")], &[("max_unsig_wrs", "64")]];
 
-/// Each send signalled; messages held back as soon as two answers wait; rings of eager RDMA, short ones, one place for them.
+/// Each send signalled; messages held back as soon as two answers wait; no rings of eager RDMA, short ones, one place for them.
 const EXTREMES: [Values; 5] = [
     &[("max_unsig_wrs", "0")],
     &[("max_answers", "1")],
-    &[("use_eager_rdma", "1")],
+    &[("use_eager_rdma", "0")],
     &[("use_eager_rdma", "1"), ("eager_rdma_num", "4"), ("eager_rdma_threshold", "1")],
     &[("use_eager_rdma", "1"), ("max_eager_rdma", "1")],
 ];
@@ -190,8 +190,9 @@ fn run(
     }
     if let Some(drawn) = drawn {
         job = job.parameter("btl_oxib_max_unsig_wrs", &drawn.unsignalled.to_string());
-        if drawn.slots != 0 {
-            job = job.parameter("btl_oxib_use_eager_rdma", "1");
+        if drawn.slots == 0 {
+            job = job.parameter("btl_oxib_use_eager_rdma", "0");
+        } else {
             job = job.parameter("btl_oxib_eager_rdma_num", &drawn.slots.to_string());
         }
         job = job.variable("TEST_THREAD_LEVEL", program.level(drawn, setting).name());

@@ -285,7 +285,7 @@ pub static ROWS: &[Row] = &[
         level: 5,
         scope: Scope::Local,
         help: "Whether short messages of peers that send many of them are written into rings in this process' memory (eager RDMA), which it looks \
-               at: 1 yes, 0 no; auto, or -1: where a device file says so. Not with reconnects, \
+               at: 1 yes, 0 no; auto, or -1: on the software device, and where a device file says so. Not with reconnects, \
                not over X or S queues, not on iWARP",
         apply: |params, value| {
             params.use_eager_rdma = (value != Value::Auto).then(|| value.narrow::<u8>() != 0);
@@ -295,7 +295,7 @@ pub static ROWS: &[Row] = &[
     number!(
         c"eager_rdma_num",
         4..=4096,
-        "64",
+        "128",
         6,
         "How many messages of up to 120 bytes, Open MPI's header among them, a ring of eager RDMA holds, rounded down to a power of two; 128 bytes each. Messages that \
          find it full go by SEND",
