@@ -181,3 +181,25 @@ fn a_look_takes_so_many_out_of_rings_at_most() {
     world.drain();
     world.close();
 }
+
+/// A process to which only completions come looks at its rings with one look of four: a message that lands is found by the fourth at the latest, and
+/// before what has been sent behind it.
+#[test]
+fn a_ring_that_rests_is_looked_at_soon_and_before_what_comes_behind() {
+    let eager = Some(Eager { slots: 64, threshold: 4, most: 2, cooling: 128 });
+    let mut world = World::with("resting", Config { eager, ..config("P,65536,256,250,128") }, 2);
+    open_rings(&mut world, (0, 1));
+    for behind in [false, true] {
+        exchange(&mut world, (0, 1), 40, LONGEST + 100);
+        let before = stats(&world, 0).sent_eager;
+        world.send(0, 1, 8);
+        assert_eq!(stats(&world, 0).sent_eager, before + 1, "{}", stats(&world, 0));
+        if behind {
+            world.send(0, 1, LONGEST + 100);
+        }
+        (0..4).for_each(|_| world.poll(1));
+        assert_eq!(world.model.missing(0, 1), 0);
+    }
+    world.drain();
+    world.close();
+}

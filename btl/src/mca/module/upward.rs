@@ -212,7 +212,7 @@ impl Module {
         if unsafe { self.state.enter(State::has_found_landed) } {
             return self.hand_up_landed();
         }
-        // SAFETY: as above; `message` does not call out.
+        // SAFETY: one thread: the caller has just looked whether there are more; `message` does not call out.
         let Some(mut delivery) = (unsafe { self.state.enter(State::message) }) else {
             return self.hand_up_completed();
         };

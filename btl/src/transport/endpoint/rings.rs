@@ -24,6 +24,10 @@ const STREAK: u8 = 4;
 const RESTING: u8 = 16;
 const REST: u32 = 4;
 
+/// After so many of these looks in a row that found nothing in rings, completions come first again: a peer may wait for an answer to a READ,
+/// which a look at completions gives on the software device.
+const PAUSE: u8 = 64;
+
 /// How often hot rings are looked at once more then, all together.
 const TIMES: usize = 8;
 
@@ -49,6 +53,8 @@ pub struct Rings {
     pub owe_word: bool,
     /// So many looks have found messages in rings, and none anything else.
     streak: u8,
+    /// So many of those that come first in a row have found nothing.
+    vain: u8,
     /// So many have found something else, and none messages in rings.
     others: u8,
     /// So often there was no place for another one.
@@ -71,6 +77,7 @@ impl Rings {
             config,
             owe_word: false,
             streak: 0,
+            vain: 0,
             others: 0,
             missed: 0,
             left: 0,
@@ -216,7 +223,7 @@ impl Rings {
     /// A look has found a message in this ring. The next one begins with another ring.
     #[inline(always)] // with every look
     pub fn count_found(&mut self, number: u32) {
-        (self.found, self.others) = (number, 0);
+        (self.found, self.others, self.vain) = (number, 0, 0);
         self.streak = self.streak.saturating_add(1);
         if self.hot.len() > 1 {
             self.turn = if self.turn + 1 < self.hot.len() { self.turn + 1 } else { 0 };
@@ -264,6 +271,15 @@ impl Rings {
     #[inline]
     pub fn times(&self) -> usize {
         (TIMES / self.hot.len().max(1)).max(1)
+    }
+
+    /// They came first in a look, and nothing has landed.
+    #[inline]
+    pub fn count_vain(&mut self) {
+        self.vain += 1;
+        if self.vain == PAUSE {
+            (self.streak, self.vain) = (0, 0);
+        }
     }
 
     /// Nothing has landed in any of those that are looked at.

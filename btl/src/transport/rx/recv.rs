@@ -84,6 +84,7 @@ impl<C> Transport<C> {
         if found.is_some() {
             return found;
         }
+        self.rings.count_vain();
         self.rings.make_ready();
         (0..self.rings.times()).find_map(|_| self.landed())
     }
