@@ -32,8 +32,10 @@ pub unsafe extern "C" fn post_send(
         Some(request) if request.num_sge == 1 => {
             // SAFETY: the program passes num_sge elements at sg_list; it is one.
             let sge = unsafe { &*request.sg_list };
-            if request.opcode == IBV_WR_RDMA_WRITE && post_write(qp_index(qp), request, sge) {
-                return 0;
+            if request.opcode != IBV_WR_SEND {
+                // SAFETY: the program passes a QP of ours and null or a valid `bad`; `wr` and its
+                // one buffer are not null (checked above).
+                return unsafe { post_other(qp, wr, bad) };
             }
             if sge.length as usize > INLINE_MAX {
                 // SAFETY: the program passes a QP of ours and null or a valid `bad`; `wr` and its
@@ -58,8 +60,24 @@ pub unsafe extern "C" fn post_send(
     unsafe { post_list(qp, wr, bad) }
 }
 
-/// An RDMA WRITE of one buffer to memory that its owner shares with us. False: nothing has happened yet.
+/// A request of one buffer that is no plain SEND.
+///
+/// # Safety
+/// A queue pair of ours, one valid request with one buffer, null or a valid pointer.
 #[inline(never)]
+unsafe extern "C" fn post_other(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
+    // SAFETY: the caller passes one valid request with one buffer.
+    let (one, sges) = unsafe { request(wr) };
+    if one.opcode == IBV_WR_RDMA_WRITE && sges.first().is_some_and(|sge| post_write(qp_index(qp), one, sge)) {
+        return 0;
+    }
+    // SAFETY: the caller passes a QP of ours, a list of one valid request, and null or a valid
+    // `bad`.
+    unsafe { post_list(qp, wr, bad) }
+}
+
+/// An RDMA WRITE of one buffer to memory that its owner shares with us. False: nothing has happened yet.
+#[inline(always)]
 fn post_write(qp: usize, wr: &ibv_send_wr, sge: &ibv_sge) -> bool {
     let Some(mut state) = engine().ok().and_then(|engine| engine.enter_as_owner()) else { return false };
     let State { qps, w, .. } = &mut *state;
