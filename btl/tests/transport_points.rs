@@ -107,8 +107,8 @@ const LEAVING: [&str; 6] =
     ["acknowledgement", "end-of-stream", "error-state", "disconnect", "destroy", "close"];
 
 /// The victim's messages have come.
-const UNDER_WAY: [&str; 6] =
-    ["mid-stream", "credits", "before-write", "after-write", "before-read", "after-read"];
+const UNDER_WAY: [&str; 7] =
+    ["mid-stream", "mid-ring", "credits", "before-write", "after-write", "before-read", "after-read"];
 
 /// Where nothing has passed yet, the end of a process over rdmacm looks like that of an endpoint, which may have another one (`link::renew`).
 fn may_have_left(point: Point) -> bool {

@@ -32,10 +32,11 @@ static void answer(int from) {
 
 /* What the scene has between `victim` and `survivor`; this process is one of them. */
 static void play(const char *scene, int survivor) {
-    int speaks = strcmp(scene, "stream") == 0 || strcmp(scene, "put") == 0;
+    int streams = strcmp(scene, "stream") == 0 || strcmp(scene, "ring") == 0;
+    int speaks = streams || strcmp(scene, "put") == 0;
     int from = speaks ? victim : survivor, to = speaks ? survivor : victim;
     int is_long = strcmp(scene, "put") == 0 || strcmp(scene, "get") == 0;
-    int count = strcmp(scene, "stream") == 0 ? STREAM : strcmp(scene, "sink") == 0 ? SINK : is_long ? 1 : 0;
+    int count = streams ? STREAM : strcmp(scene, "sink") == 0 ? SINK : is_long ? 1 : 0;
     for (int n = 0; n < count; n++)
         if (rank == from) send_to(to, is_long ? LONG : LENGTH, PLAIN);
         else receive_from(from, is_long ? LONG : LENGTH, PLAIN);

@@ -89,6 +89,7 @@ fn one(setting: &Setting, point: Point) -> Result<()> {
     let job = setting.foreign_job(RANKS, &setting.transport, "/bin/sh").parameters(&layout);
     let job = job.arguments(["-c", &script, &program, point.scene, point.role]);
     let job = job.parameter("btl_oxib_cpc_include", point.manager);
+    let job = job.parameter("btl_oxib_use_eager_rdma", if point.scene == "ring" { "1" } else { "0" });
     // Without get, ob1 has the sender of a long message put it.
     let job = if point.scene == "put" { job.parameter("btl_oxib_flags", "send,put") } else { job };
     let finished = job.run(Limits::deadline(BOUND), &mut |_| {})?;
