@@ -3,7 +3,7 @@
 use super::Engine;
 use crate::errno::Errno;
 use crate::shm::layout::{R_HAZARD, ring_entry};
-use crate::shm::{keyed, ring};
+use crate::shm::{keyed, mrtable, ring};
 use std::time::{Duration, Instant};
 
 /// An initiator works on a region for as long as a copy takes; only one that is stopped in the middle of it takes longer.
@@ -15,11 +15,12 @@ pub fn wait_for_initiators(engine: &Engine, key: u32) -> Result<(), Errno> {
     let start = Instant::now();
     let map = {
         let state = engine.enter();
+        let map = state.w.segment.map.clone();
         // They copy to and from what they map without a fence of their own (`shm::mapped`).
-        if state.w.shared.is_in_use() {
+        if mrtable::was_shared(&map, key) {
             state.inbound.barrier.all_senders();
         }
-        state.w.segment.map.clone()
+        map
     };
     for ring in 0..ring::limit(&map) {
         let Some((slot, incarnation)) = ring::sender(&map, ring) else { continue };

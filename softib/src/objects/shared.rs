@@ -54,11 +54,6 @@ impl SharedMemory {
         Ok(())
     }
 
-    /// There is some.
-    pub fn is_in_use(&self) -> bool {
-        !self.0.is_empty()
-    }
-
     /// The bytes of the piece at `addr`.
     pub fn len_of(&self, addr: u64) -> Option<u64> {
         self.0.iter().find(|piece| piece.addr == addr).map(|piece| piece.extent.len as u64)

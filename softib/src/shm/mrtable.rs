@@ -126,6 +126,12 @@ pub fn withdraw(map: &Map, key: u32) {
     keyed::hide(map.u32(entry(index_of(key)) + KEY));
 }
 
+/// What a key of ours that has been withdrawn named lay in our segment, so that peers may have mapped it. Its row says so until there is
+/// another key in it.
+pub fn was_shared(map: &Map, key: u32) -> bool {
+    map.u32(entry(index_of(key)) + SHARED).load(Ordering::Relaxed) != 0
+}
+
 /// Withdraws `key` in a peer's segment if it is still valid there (SEND with invalidate).
 pub fn revoke(map: &Map, key: u32) {
     if in_use(map, key) {
