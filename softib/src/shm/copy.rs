@@ -23,7 +23,7 @@ pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
 /// a whole; memory is written in order of address by adapters, by neither memcpy(3) nor the kernel.
 #[inline(always)]
 pub fn body(to: u64, len: usize) -> usize {
-    let word = (to + len as u64).saturating_sub(1) & !7;
+    let word = to.wrapping_add(len as u64).saturating_sub(1) & !7;
     word.saturating_sub(to) as usize
 }
 

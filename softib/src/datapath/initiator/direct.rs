@@ -69,7 +69,7 @@ fn transfer(peer: &mut Peer, work: &Work, mut remote: u64, sges: &[ibv_sge]) -> 
         } else {
             copy_remote(peer.pid, sge.addr, remote, len, reading)?;
         }
-        remote += len as u64;
+        remote = remote.wrapping_add(len as u64);
     }
     Ok(())
 }
@@ -110,9 +110,9 @@ fn copy_remote(pid: i32, local: u64, remote: u64, len: usize, reading: bool) -> 
     Ok(())
 }
 
-/// The bytes from `start` to `end` of a range.
+/// The bytes from `start` to `end` of a range, which may be anywhere if a peer has said where it is: the kernel refuses what is no memory.
 fn part(base: u64, start: usize, end: usize) -> libc::iovec {
-    libc::iovec { iov_base: (base as usize + start) as *mut _, iov_len: end - start }
+    libc::iovec { iov_base: (base as usize).wrapping_add(start) as *mut _, iov_len: end - start }
 }
 
 /// What SOFTIB_CMA says about this peer: `0` never, `node` within a node.
@@ -140,4 +140,21 @@ pub fn probe(peer: &mut Peer) -> bool {
     let reachable = read.is_ok() && copy == peer.map.read::<16>(H_NONCE);
     peer.reachable = Some(reachable);
     reachable
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_peer_says_is_at_the_end_of_all_addresses_is_no_memory() {
+        let (me, mut buf) = (std::process::id().cast_signed(), [7u8; 16]);
+        for at in [u64::MAX, u64::MAX - 3, u64::MAX - 15, u64::MAX - 16] {
+            for reading in [true, false] {
+                let copied = copy_remote(me, buf.as_mut_ptr() as u64, at, buf.len(), reading);
+                assert_eq!(copied, Err(Errno(libc::EFAULT)), "{at:#x}, reading {reading}");
+            }
+        }
+        assert_eq!(buf, [7; 16]);
+    }
 }
