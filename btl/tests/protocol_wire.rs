@@ -25,8 +25,10 @@ fn the_header_has_the_documented_bytes() {
         assert_eq!(DataHeader::new(0, 3, grant).of_kind(kind).emit(), bytes);
         assert_eq!(Header::parse(&bytes), Ok((Header { kind, tag: 0, queue: 3, grant }, &[][..])));
     }
+    let documented = format!("version of sections 2 to 4: {VERSION}\n");
+    assert!(include_str!("../../docs/protocol.md").contains(&documented), "docs/protocol.md, section 4");
     let cts = Cts { queues: 4, layout: 0xa1b2_c3d4 };
-    let message = [0, 2, 0, 0, 0, 1, 0, 0, 8, 0, 4, 0, 0xd4, 0xc3, 0xb2, 0xa1];
+    let message = [0, 2, 0, 0, 0, 1, 0, 0, 9, 0, 4, 0, 0xd4, 0xc3, 0xb2, 0xa1];
     assert_eq!(cts.message(1), message);
 }
 

@@ -23,8 +23,8 @@ pub(crate) fn run(data: &[u8]) {
     }
     // The same word at the end of a slot.
     let word = u64::from_le_bytes(*bytes);
-    if let Ok(trailer) = Trailer::parse(word) {
-        assert!(trailer.payload_len() <= LONGEST && trailer.tag() == bytes[0]);
+    if let Ok(Some(trailer)) = Trailer::next(word, bytes[7], u16::from_le_bytes([bytes[2], bytes[3]])) {
+        assert!(trailer.payload_len() <= LONGEST && trailer.emit() == *bytes);
     }
     if let Some(header) = XrcHeader::parse(*bytes) {
         let again = XrcHeader::new(header.tag(), header.queue(), header.label(), header.number());

@@ -118,6 +118,13 @@ pub fn tell(port: &Port, devices: &Devices, params: &Params) {
         layout(port, params),
         port.mtu.bytes()
     );
+    if is_rxe(port) && eager(port, params).is_some() {
+        log::warn!(
+            "{name}: messages by eager RDMA may be damaged: soft RoCE writes the bytes of a request in the order in which its kernel's memcpy \
+             does, and on some processors that is not the order of their addresses. It takes longer than without, too; leave \
+             btl_oxib_use_eager_rdma at auto, unless this is a test"
+        );
+    }
 }
 
 fn tell_value<T: Display>(device: &str, parameter: &str, chosen: bool, file: Option<&Setting<T>>) {

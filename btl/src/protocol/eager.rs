@@ -5,12 +5,13 @@
 //!   memory of one side   0..8   how many of our messages the peer has taken from its ring; the peer writes that
 //!                        128..    slots of 128 bytes, into which the peer writes its messages, one after the other, round and round
 //!   slot                 [      free      |  payload  | trailer ]     a message ends where its slot ends, and is written with one WRITE
-//!   trailer   byte 0    1      2..4           4          5..8
-//!            tag       lap    number (LE)    length      0
+//!   trailer   byte 0      1       2..4      4..7    7
+//!            tag     length  number (LE)   0     lap
 //! ```
 //!
-//! The trailer is written last, so who reads it can read the payload. `lap` is one more than how often the ring has gone round, modulo 2^8: what
-//! the slot had in the lap before is no message. `number` counts the messages of the lane, those that go by SEND among them: the receiver
+//! The trailer is written last, and its `lap` behind all else, byte by byte if need be: who reads the lap can read the message. `lap` is one more than
+//! how often the ring has gone round, modulo 2^8: what the slot had in the lap before is no message. `number` counts the messages of the lane, those that
+//! go by SEND among them: the receiver
 //! takes a message only when all before it have come, so the two ways together keep the order.
 //!
 //! Each side offers its memory to the other ([`Offer`](super::wire::Offer)). What is written to it is bytes that may be anything: [`Trailer::parse`].
@@ -93,32 +94,39 @@ impl Cursor {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trailer(u64);
 
+/// Bits that no message has set.
+const RESERVED: u64 = 0x00ff_ffff_0000_0000;
+
 impl Trailer {
     /// Of a message of `len` bytes, [`LONGEST`] at most.
     #[inline(always)] // with every message
     pub const fn new(tag: u8, lap: u8, number: u16, len: usize) -> Trailer {
-        Trailer(tag as u64 | (lap as u64) << 8 | (number as u64) << 16 | (len as u64) << 32)
+        Trailer(tag as u64 | (len as u64) << 8 | (number as u64) << 16 | (lap as u64) << 56)
     }
 
     /// Whether a word is that of a message of this lap.
     #[inline(always)] // with every look
     pub const fn is_of(word: u64, lap: u8) -> bool {
-        (word >> 8) as u8 == lap
+        word >> 56 == lap as u64
     }
 
     /// The same of this number, too: else one before it has not come yet.
-    #[inline(always)] // with every message
+    #[inline]
     pub const fn is_next(word: u64, lap: u8, number: u16) -> bool {
-        word as u32 >> 8 == lap as u32 | (number as u32) << 8
+        Self::is_of(word, lap) && (word >> 16) as u16 == number
     }
 
-    /// The trailer of a message.
+    /// The trailer of the message of this lap and number. `None`: it has not landed, or one before it has not come yet.
     ///
     /// # Errors
     /// No sender of this version has written it.
     #[inline(always)] // with every message
-    pub const fn parse(word: u64) -> Result<Trailer, Refused> {
-        if word >> 32 > LONGEST as u64 { Err(Refused(word)) } else { Ok(Trailer(word)) }
+    pub const fn next(word: u64, lap: u8, number: u16) -> Result<Option<Trailer>, Refused> {
+        if word >> 16 != number as u64 | (lap as u64) << 40 {
+            let is_none = Self::is_of(word, lap) && word & RESERVED != 0;
+            return if is_none { Err(Refused(word)) } else { Ok(None) };
+        }
+        if (word >> 8) as u8 as usize > LONGEST { Err(Refused(word)) } else { Ok(Some(Trailer(word))) }
     }
 
     /// The wire bytes.
@@ -136,7 +144,7 @@ impl Trailer {
     /// Bytes of payload.
     #[inline(always)] // with every message
     pub const fn payload_len(self) -> usize {
-        (self.0 >> 32) as u8 as usize
+        (self.0 >> 8) as u8 as usize
     }
 }
 
@@ -164,18 +172,40 @@ mod tests {
         #[test]
         fn a_trailer_says_what_it_was_told(tag: u8, lap: u8, number: u16, len in 0..=LONGEST) {
             let word = u64::from_le_bytes(Trailer::new(tag, lap, number, len).emit());
-            prop_assert!(Trailer::is_of(word, lap) && !Trailer::is_of(word, lap.wrapping_add(1)));
-            prop_assert!(Trailer::is_next(word, lap, number) && !Trailer::is_next(word, lap, number.wrapping_add(1)));
-            prop_assert!(!Trailer::is_next(word, lap.wrapping_add(1), number));
-            prop_assert_eq!(Trailer::parse(word).map(|trailer| (trailer.tag(), trailer.payload_len())), Ok((tag, len)));
+            let next = |lap, number| Trailer::next(word, lap, number).map(|found| found.map(|found| (found.tag(), found.payload_len())));
+            prop_assert_eq!(next(lap, number), Ok(Some((tag, len))));
+            prop_assert!(Trailer::is_of(word, lap) && Trailer::is_next(word, lap, number));
+            for (lap, number) in [(lap.wrapping_add(1), number), (lap, number.wrapping_add(1))] {
+                prop_assert_eq!(next(lap, number), Ok(None));
+                prop_assert!(!Trailer::is_next(word, lap, number));
+            }
         }
 
         #[test]
         fn any_word_is_a_trailer_of_a_payload_that_fits_or_refused(word: u64) {
-            match Trailer::parse(word) {
-                Ok(trailer) => prop_assert!(trailer.payload_len() <= LONGEST),
-                Err(_) => prop_assert!(word >> 32 > LONGEST as u64),
+            let (lap, number) = ((word >> 56) as u8, (word >> 16) as u16);
+            let is_one = word & RESERVED == 0 && word >> 8 & 0xff <= LONGEST as u64;
+            match Trailer::next(word, lap, number) {
+                Ok(Some(trailer)) => prop_assert!(is_one && trailer.payload_len() <= LONGEST),
+                Ok(None) => prop_assert!(false, "it has this lap and number"),
+                Err(_) => prop_assert!(!is_one),
             }
+        }
+
+        /// A device that writes in the order of addresses may write any number of bytes at a time.
+        #[test]
+        fn a_trailer_of_which_not_all_is_there_is_none(
+            (tag, len) in (any::<u8>(), 0..=LONGEST),
+            (tag_before, len_before) in (any::<u8>(), 0..=LONGEST),
+            (lap, number, number_before) in any::<(u8, u16, u16)>(),
+            written in 0..TRAILER,
+        ) {
+            let whole = Trailer::new(tag, lap, number, len).emit();
+            let mut now = Trailer::new(tag_before, lap.wrapping_sub(1), number_before, len_before).emit();
+            now[..written].copy_from_slice(&whole[..written]);
+            let word = u64::from_le_bytes(now);
+            prop_assert_eq!(Trailer::next(word, lap, number), Ok(None));
+            prop_assert!(!Trailer::is_of(word, lap));
         }
     }
 

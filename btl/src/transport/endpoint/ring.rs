@@ -133,7 +133,7 @@ impl Ring {
     pub fn is_ready(&self) -> bool {
         // A longer message is in the line before, too, which is to come at the same time.
         self.landing.prefetch((self.at * TRAILER).wrapping_sub(LINE));
-        self.landing.word(self.at) >> 8 & 0xff == self.lap
+        self.landing.word(self.at) >> 56 == self.lap
     }
 
     /// The same, and those before it have come: it is of this number of its lane.
@@ -156,11 +156,12 @@ impl Ring {
     /// It is none.
     #[inline(always)] // with every message
     pub fn take(&mut self, number: u16) -> Result<Option<(u8, Lent)>, Refused> {
-        let word = self.landing.word(self.at);
-        if self.is_closed() || !Trailer::is_next(word, self.lap as u8, number) {
+        if self.is_closed() {
             return Ok(None);
         }
-        let trailer = Trailer::parse(word)?;
+        let Some(trailer) = Trailer::next(self.landing.word(self.at), self.lap as u8, number)? else {
+            return Ok(None);
+        };
         let len = trailer.payload_len();
         let payload = self.landing.lend((self.at * TRAILER).wrapping_sub(len), len);
         self.next.advance();
