@@ -1,6 +1,6 @@
 //! A message of the transport: the header, on all three paths, and the payloads of control messages.
 
-use mca_btl_oxib::protocol::eager::{LONGEST, Trailer};
+use mca_btl_oxib::protocol::eager::{Expected, LONGEST};
 use mca_btl_oxib::protocol::wire::{
     Arrived, Cts, DataHeader, End, HEADER_LEN, Header, Kind, LAST, Offer, XrcHeader,
 };
@@ -23,7 +23,7 @@ pub(crate) fn run(data: &[u8]) {
     }
     // The same word at the end of a slot.
     let word = u64::from_le_bytes(*bytes);
-    if let Ok(Some(trailer)) = Trailer::next(word, bytes[7], u16::from_le_bytes([bytes[2], bytes[3]])) {
+    if let Some(trailer) = Expected::new(bytes[7], u16::from_le_bytes([bytes[2], bytes[3]])).of(word) {
         assert!(trailer.payload_len() <= LONGEST && trailer.emit() == *bytes);
     }
     if let Some(header) = XrcHeader::parse(*bytes) {

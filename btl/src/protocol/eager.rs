@@ -79,20 +79,79 @@ impl Cursor {
         self.lap
     }
 
-    /// One message further.
+    /// One message further. Whether it is the first of a lap.
     #[inline(always)] // with every message
-    pub const fn advance(&mut self) {
+    pub const fn advance(&mut self) -> bool {
         self.count = self.count.wrapping_add(1);
-        if self.end == self.last {
+        let turns = self.end == self.last;
+        if turns {
             (self.end, self.lap) = (FIRST as u32, self.lap.wrapping_add(1));
         }
         self.end += SLOT as u32;
+        turns
     }
 }
 
 /// The last word of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trailer(u64);
+
+/// What the trailer of the next message has besides its tag and length: number and lap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Expected {
+    /// The lap, where it is behind the number.
+    lap: u64,
+    /// The number.
+    pub number: u16,
+}
+
+impl Expected {
+    /// No message.
+    pub const NONE: Expected = Expected { lap: u64::MAX, number: 0 };
+
+    /// The message of this lap and number.
+    #[inline(always)] // with every message
+    pub const fn new(lap: u8, number: u16) -> Expected {
+        Expected { lap: (lap as u64) << 40, number }
+    }
+
+    /// There is none.
+    #[inline(always)] // with every message
+    pub const fn is_none(self) -> bool {
+        self.lap == u64::MAX
+    }
+
+    /// Whether a word is that of a message of the lap.
+    #[inline(always)] // with every look
+    pub const fn has_landed(self, word: u64) -> bool {
+        word >> 56 == self.lap >> 40
+    }
+
+    /// The trailer of the message. `None`: it has not landed, one before it has not come yet, or it is [refused](Self::check).
+    #[inline(always)] // with every message
+    pub const fn of(self, word: u64) -> Option<Trailer> {
+        if word >> 16 == self.lap | self.number as u64 && (word >> 8) as u8 as usize <= LONGEST {
+            Some(Trailer(word))
+        } else {
+            None
+        }
+    }
+
+    /// Whether a word may be the trailer of this message, or of one that comes behind messages that have not come yet.
+    ///
+    /// # Errors
+    /// No sender of this version has written it.
+    pub const fn check(self, word: u64) -> Result<(), Refused> {
+        let is_none = word & RESERVED != 0 || (word >> 8) as u8 as usize > LONGEST;
+        if self.has_landed(word) && is_none { Err(Refused(word)) } else { Ok(()) }
+    }
+
+    /// The next message, in the same lap.
+    #[inline(always)] // with every message
+    pub const fn advance(&mut self) {
+        self.number = self.number.wrapping_add(1);
+    }
+}
 
 /// Bits that no message has set.
 const RESERVED: u64 = 0x00ff_ffff_0000_0000;
@@ -102,31 +161,6 @@ impl Trailer {
     #[inline(always)] // with every message
     pub const fn new(tag: u8, lap: u8, number: u16, len: usize) -> Trailer {
         Trailer(tag as u64 | (len as u64) << 8 | (number as u64) << 16 | (lap as u64) << 56)
-    }
-
-    /// Whether a word is that of a message of this lap.
-    #[inline(always)] // with every look
-    pub const fn is_of(word: u64, lap: u8) -> bool {
-        word >> 56 == lap as u64
-    }
-
-    /// The same of this number, too: else one before it has not come yet.
-    #[inline]
-    pub const fn is_next(word: u64, lap: u8, number: u16) -> bool {
-        Self::is_of(word, lap) && (word >> 16) as u16 == number
-    }
-
-    /// The trailer of the message of this lap and number. `None`: it has not landed, or one before it has not come yet.
-    ///
-    /// # Errors
-    /// No sender of this version has written it.
-    #[inline(always)] // with every message
-    pub const fn next(word: u64, lap: u8, number: u16) -> Result<Option<Trailer>, Refused> {
-        if word >> 16 != number as u64 | (lap as u64) << 40 {
-            let is_none = Self::is_of(word, lap) && word & RESERVED != 0;
-            return if is_none { Err(Refused(word)) } else { Ok(None) };
-        }
-        if (word >> 8) as u8 as usize > LONGEST { Err(Refused(word)) } else { Ok(Some(Trailer(word))) }
     }
 
     /// The wire bytes.
@@ -172,24 +206,24 @@ mod tests {
         #[test]
         fn a_trailer_says_what_it_was_told(tag: u8, lap: u8, number: u16, len in 0..=LONGEST) {
             let word = u64::from_le_bytes(Trailer::new(tag, lap, number, len).emit());
-            let next = |lap, number| Trailer::next(word, lap, number).map(|found| found.map(|found| (found.tag(), found.payload_len())));
-            prop_assert_eq!(next(lap, number), Ok(Some((tag, len))));
-            prop_assert!(Trailer::is_of(word, lap) && Trailer::is_next(word, lap, number));
-            for (lap, number) in [(lap.wrapping_add(1), number), (lap, number.wrapping_add(1))] {
-                prop_assert_eq!(next(lap, number), Ok(None));
-                prop_assert!(!Trailer::is_next(word, lap, number));
+            let expected = Expected::new(lap, number);
+            prop_assert_eq!(expected.of(word).map(|found| (found.tag(), found.payload_len())), Some((tag, len)));
+            let mut following = expected;
+            following.advance();
+            prop_assert_eq!(following, Expected::new(lap, number.wrapping_add(1)));
+            for other in [Expected::new(lap.wrapping_add(1), number), following, Expected::NONE] {
+                prop_assert_eq!((other.of(word), other.check(word)), (None, Ok(())));
+                prop_assert_eq!((other.has_landed(word), other.is_none()), (other == following, other == Expected::NONE));
             }
         }
 
         #[test]
         fn any_word_is_a_trailer_of_a_payload_that_fits_or_refused(word: u64) {
-            let (lap, number) = ((word >> 56) as u8, (word >> 16) as u16);
+            let expected = Expected::new((word >> 56) as u8, (word >> 16) as u16);
             let is_one = word & RESERVED == 0 && word >> 8 & 0xff <= LONGEST as u64;
-            match Trailer::next(word, lap, number) {
-                Ok(Some(trailer)) => prop_assert!(is_one && trailer.payload_len() <= LONGEST),
-                Ok(None) => prop_assert!(false, "it has this lap and number"),
-                Err(_) => prop_assert!(!is_one),
-            }
+            prop_assert_eq!(expected.of(word).is_some(), is_one);
+            prop_assert_eq!(expected.check(word).is_ok(), is_one);
+            prop_assert!(Expected::NONE.of(word).is_none() && Expected::NONE.check(word).is_ok());
         }
 
         /// A device that writes in the order of addresses may write any number of bytes at a time.
@@ -204,13 +238,14 @@ mod tests {
             let mut now = Trailer::new(tag_before, lap.wrapping_sub(1), number_before, len_before).emit();
             now[..written].copy_from_slice(&whole[..written]);
             let word = u64::from_le_bytes(now);
-            prop_assert_eq!(Trailer::next(word, lap, number), Ok(None));
-            prop_assert!(!Trailer::is_of(word, lap));
+            let expected = Expected::new(lap, number);
+            prop_assert_eq!((expected.of(word), expected.check(word)), (None, Ok(())));
+            prop_assert!(!expected.has_landed(word));
         }
     }
 
     #[test]
     fn memory_that_is_zero_holds_no_message() {
-        assert!(!Trailer::is_of(0, Cursor::new(64).lap()));
+        assert!(!Expected::new(Cursor::new(64).lap(), 0).has_landed(0));
     }
 }

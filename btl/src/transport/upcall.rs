@@ -2,6 +2,7 @@
 //! between.
 #![forbid(unsafe_code)]
 
+use super::endpoint::ring::Landed;
 use super::endpoint::{Endpoint, EpId};
 use crate::protocol::wire::HEADER_LEN;
 use std::collections::VecDeque;
@@ -27,14 +28,15 @@ pub struct Delivery {
 /// What a message that has landed in a ring has in place of a queue, which is the first one: no layout has so many.
 pub(super) const LANDED: u8 = 0xff;
 
-impl Delivery {
-    /// A message that has landed in the ring of this number.
-    #[inline(always)] // with every message
-    pub(super) fn landed(endpoint: EpId, tag: u8, buf: Lent, ring: u32) -> Delivery {
-        let slot_and_len = (buf.capacity() as u64) << 32 | u64::from(ring);
-        Delivery { endpoint: endpoint.word(), slot_and_len, buf, tag, queue: LANDED }
+impl From<Landed> for Delivery {
+    fn from(landed: Landed) -> Delivery {
+        let Landed { endpoint, payload, ring, tag } = landed;
+        let slot_and_len = (payload.capacity() as u64) << 32 | u64::from(ring);
+        Delivery { endpoint, slot_and_len, buf: payload, tag, queue: LANDED }
     }
+}
 
+impl Delivery {
     /// It has landed in a ring.
     #[inline(always)] // with every message
     pub fn has_landed(&self) -> bool {

@@ -25,7 +25,7 @@ use mca_btl_oxib::protocol::layout::Layout;
 use mca_btl_oxib::transport::config::{Bound, Config, Eager, Signalling};
 use mca_btl_oxib::transport::device::{Choice, Filter, PortConfig, find, pair_up};
 use mca_btl_oxib::transport::stats::Stats;
-use mca_btl_oxib::transport::{Delivery, EpId, Transport, Upcall};
+use mca_btl_oxib::transport::{EpId, Transport, Upcall};
 use model::{Message, Model};
 use pace::Virtual;
 use rng::Rng;
@@ -183,6 +183,8 @@ pub struct World {
     pub model: Model,
     pub rng: Rng,
     pub layout: Layout,
+    /// Looks of all sides so far.
+    looks: usize,
     begin: Instant,
     _watchdog: Option<Watchdog>,
     /// Virtual time; the last to go.
@@ -223,7 +225,17 @@ impl World {
         let rng = Rng::of_test(test);
         let watchdog = Some(Watchdog::new(test, PATIENCE * 2));
         let (model, begin) = (Model::default(), timing::now());
-        World { sides, model, rng, layout, begin, _watchdog: watchdog, pace: None, domains: Vec::new() }
+        World {
+            sides,
+            model,
+            rng,
+            layout,
+            looks: 0,
+            begin,
+            _watchdog: watchdog,
+            pace: None,
+            domains: Vec::new(),
+        }
     }
 
     /// Processes in virtual time: what happens follows from the seed.
@@ -236,7 +248,7 @@ impl World {
         }
         let (model, rng, begin) = (Model::default(), Rng::new(seed), timing::now());
         let (sides, domains) = (Vec::new(), Vec::new());
-        let mut world = World { sides, model, rng, layout, begin, _watchdog: None, pace, domains };
+        let mut world = World { sides, model, rng, layout, looks: 0, begin, _watchdog: None, pace, domains };
         let count = configs.len();
         for (config, name) in configs.into_iter().zip(1 << 32..) {
             let side = Side::new(open(config, name), name, count);
@@ -373,20 +385,60 @@ impl World {
         true
     }
 
-    /// One side looks around once, as the module's progress function does.
+    /// One side looks around once, as the module's progress function does; with one look of four as where threads are used, or where what is
+    /// found is more than messages.
     pub fn poll(&mut self, side: usize) {
-        let transport = &mut self.sides[side].transport;
-        let mut upcall = if transport.poll() { transport.take_upcall() } else { None };
-        while let Some(what) = upcall {
+        self.looks += 1;
+        let found = self.sides[side].transport.poll();
+        if !found || !self.looks.is_multiple_of(4) && !self.hand_up_found(side) {
+            return;
+        }
+        while let Some(what) = self.sides[side].transport.take_upcall() {
             self.hand_up(side, what);
-            upcall = self.sides[side].transport.take_upcall();
+        }
+    }
+
+    /// Messages, one by one. Whether there is something else, too.
+    fn hand_up_found(&mut self, side: usize) -> bool {
+        if self.sides[side].transport.has_found_landed() {
+            return self.hand_up_landed(side);
+        }
+        let Some(mut delivery) = self.sides[side].transport.take_message() else { return true };
+        self.receive(side, delivery.endpoint(), delivery.tag, delivery.payload());
+        let transport = &mut self.sides[side].transport;
+        transport.look_for_completions();
+        if !transport.has_upcalls() {
+            transport.delivered_last(delivery);
+            return false;
+        }
+        transport.delivered(delivery);
+        while let Some(mut delivery) = self.sides[side].transport.take_message() {
+            self.receive(side, delivery.endpoint(), delivery.tag, delivery.payload());
+            self.sides[side].transport.delivered(delivery);
+        }
+        true
+    }
+
+    /// The same of messages that have landed in a ring.
+    fn hand_up_landed(&mut self, side: usize) -> bool {
+        let Some(mut landed) = self.sides[side].transport.take_found() else { return true };
+        loop {
+            let (from, tag) = (landed.endpoint(), landed.tag);
+            self.receive(side, from, tag, landed.payload());
+            match self.sides[side].transport.next_landed(landed) {
+                Ok(next) => landed = next,
+                Err(more) => return more,
+            }
         }
     }
 
     fn hand_up(&mut self, side: usize, what: Upcall<u64>) {
         self.note(word_of(side, &what));
         match what {
-            Upcall::Deliver(delivery) => self.deliver(side, delivery),
+            Upcall::Deliver(mut delivery) => {
+                self.receive(side, delivery.endpoint(), delivery.tag, delivery.payload());
+                self.sides[side].transport.delivered(delivery);
+            }
             Upcall::Completed { cookie, ok } => self.sides[side].rdma.push((cookie, ok)),
             Upcall::Fetched { cookie, value } => self.sides[side].fetched.push((cookie, value)),
             Upcall::UnknownPeer { peer } => {
@@ -410,10 +462,9 @@ impl World {
         self.sides.iter().position(|side| side.name == name).expect("a process of this job")
     }
 
-    fn deliver(&mut self, to: usize, mut delivery: Delivery) {
-        let from = self.sides[to].to.iter().position(|id| *id == Some(delivery.endpoint()));
+    fn receive(&mut self, to: usize, from: EpId, tag: u8, payload: &mut [u8]) {
+        let from = self.sides[to].to.iter().position(|id| *id == Some(from));
         let from = from.expect("a message of an endpoint that we have");
-        let (tag, payload) = (delivery.tag, delivery.payload());
         let len = payload.len();
         let queue = self.layout.for_payload(len).expect("a queue");
         log::trace!("{to} is handed {len} bytes with tag {tag} from {from} over queue {queue}");
@@ -429,13 +480,6 @@ impl World {
                 self.add(to, third);
             }
             assert!(self.try_send(to, third, answer, false), "an answer from a callback was refused");
-        }
-        // As the module does.
-        let transport = &mut self.sides[to].transport;
-        if transport.has_upcalls() {
-            transport.delivered(delivery)
-        } else {
-            transport.delivered_last(delivery)
         }
     }
 

@@ -1,7 +1,7 @@
 //! Memory that a peer writes to by RDMA WRITE while we look at it.
 //!
 //! A device writes the bytes of one request in order of their addresses, as adapters do and the software device does, so who sees the last word
-//! of what was written sees all of it. Two sides agree by other means on what may be written when: bytes are [lent](Landing::lend) when all
+//! of what was written sees all of it. Two sides agree by other means on what may be written when: bytes are [lent](WordRead::lend) when all
 //! of them are there, and the peer is told that it may write there again when they are [back](Landing::back).
 
 use crate::error::{Error, leaked};
@@ -72,6 +72,33 @@ pub struct Landing {
     memory: ManuallyDrop<Memory>,
 }
 
+/// A word of a [`Landing`], and so many bytes before it.
+#[derive(Debug)]
+pub struct WordRead<'a> {
+    /// The word.
+    pub word: u64,
+    before: usize,
+    start: NonNull<u8>,
+    lent: &'a mut usize,
+}
+
+impl WordRead<'_> {
+    /// Asks for the line so many bytes behind the word.
+    #[inline(always)] // with every message
+    pub fn prefetch(&self, ahead: usize) {
+        prefetch(self.start, self.before + ahead);
+    }
+
+    /// The last bytes before the word, which the peer does not write to before they are back. `None`: there are not so many.
+    #[inline(always)] // with every message
+    pub fn lend(self, len: usize) -> Option<Lent> {
+        let place = self.before.checked_sub(len)?;
+        *self.lent += 1;
+        // SAFETY: inside the memory, which is not freed while something is lent.
+        Some(unsafe { Lent::of(self.start.add(place), len) })
+    }
+}
+
 // SAFETY: it owns its memory, which only it and what it has lent reach in this process.
 unsafe impl Send for Landing {}
 // SAFETY: shared references load words.
@@ -124,27 +151,17 @@ impl Landing {
     }
 
     /// Asks for the line of the byte at this place.
-    #[inline(always)] // with every message
+    #[inline(always)] // with every look
     pub fn prefetch(&self, place: usize) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a hint has no effect on memory, whatever the address.
-        unsafe {
-            use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T0>(self.at.as_ptr().wrapping_add(place).cast());
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = place;
+        prefetch(self.at, place);
     }
 
-    /// The bytes from this place on, which the peer does not write to before they are back. `None`: they are not all inside.
+    /// The [word](Self::word) of this place, and what lies before it. `None`: there is no such place.
     #[inline(always)] // with every message
-    pub fn lend(&mut self, place: usize, len: usize) -> Option<Lent> {
-        if place > self.len || len > self.len - place {
-            return None;
-        }
-        self.lent += 1;
-        // SAFETY: inside the memory, which is not freed while something is lent.
-        Some(unsafe { Lent::of(self.at.add(place), len) })
+    pub fn read(&mut self, place: usize) -> Option<WordRead<'_>> {
+        let (before, start) = (place * WORD, self.at);
+        let word = self.word_at(place)?.load(Ordering::Acquire);
+        Some(WordRead { word, before, start, lent: &mut self.lent })
     }
 
     /// Bytes of it come back; whether none is lent any more.
@@ -178,4 +195,17 @@ impl Drop for Landing {
             ManuallyDrop::drop(&mut self.memory);
         }
     }
+}
+
+/// Asks for a line, wherever that is.
+#[inline(always)] // with every look
+fn prefetch(start: NonNull<u8>, place: usize) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint has no effect on memory, whatever the address.
+    unsafe {
+        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(start.as_ptr().wrapping_add(place).cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (start, place);
 }

@@ -11,7 +11,7 @@ use super::atomics::hand_over;
 use super::inside;
 use super::turns::Ticket;
 use super::{Cookie, FIRST, Module, Operation, Owed, State, from_raw, to_raw};
-use crate::transport::{Delivery, Transport, Upcall};
+use crate::transport::{Delivery, EpId, Landed, Transport, Upcall};
 use opal_sys::*;
 use std::ffi::c_int;
 use std::time::Instant;
@@ -71,20 +71,17 @@ impl State {
 
     /// That message, if nothing that is no message has come up before it.
     #[inline(always)] // with every message
-    fn found_landed(&mut self) -> Option<Delivery> {
+    fn found_landed(&mut self) -> Option<Landed> {
         self.transport.as_mut()?.take_found()
     }
 
-    /// The upper layer is done with a message that has landed in a ring; the next one of that.
+    /// The upper layer is done with a message that has landed in a ring; the next one of that, or whether there is something else to hand up.
     #[inline(always)] // with every message
-    fn next_landed(&mut self, done: Delivery) -> Option<Delivery> {
-        self.transport.as_mut()?.next_landed(done)
-    }
-
-    /// There is no message behind it in its ring: what its callback has begun may be over. Whether there is more to hand up.
-    fn end_landed(&mut self) -> bool {
-        self.transport.iter_mut().for_each(Transport::look_for_completions);
-        self.has_more() || self.transport.as_ref().is_some_and(Transport::has_landed_elsewhere)
+    fn next_landed(&mut self, done: Landed) -> Result<Landed, bool> {
+        match &mut self.transport {
+            Some(transport) => transport.next_landed(done),
+            None => Err(false),
+        }
     }
 
     /// The upper layer is done with a message. It comes back if there is more to hand up.
@@ -255,17 +252,23 @@ impl Module {
     fn hand_up_landed(&'static self) -> c_int {
         let mut count = 0;
         // SAFETY: one thread: the caller's caller has just looked whether there are more; `found_landed` does not call out.
-        let mut next = unsafe { self.state.enter(State::found_landed) };
-        while let Some(mut delivery) = next {
+        let Some(mut landed) = (unsafe { self.state.enter(State::found_landed) }) else {
+            return self.hand_up_others();
+        };
+        loop {
             count += 1;
-            inside::alone(|| self.call_receiver(&mut delivery));
+            let (from, tag) = (landed.endpoint(), landed.tag);
+            inside::alone(|| self.receive(from, tag, landed.payload()));
             if self.abi.uses_threads() || self.state.is_shared() {
-                return count + self.others_have_come(delivery);
+                return count + self.others_have_come(landed.into());
             }
             // SAFETY: one thread and none of ours, as has just been read; `next_landed` does not call out.
-            next = unsafe { self.state.enter(|state| state.next_landed(delivery)) };
+            match unsafe { self.state.enter(|state| state.next_landed(landed)) } {
+                Ok(next) => landed = next,
+                Err(true) => return count + self.hand_up_others(),
+                Err(false) => return count,
+            }
         }
-        if self.with(State::end_landed) { count + self.hand_up_others() } else { count }
     }
 
     /// The same behind a message, with which the upper layer is done.
@@ -396,13 +399,17 @@ impl Module {
     /// Calls the receiver that is registered for the message's tag.
     #[inline(always)] // with every message
     fn call_receiver(&'static self, delivery: &mut Delivery) {
-        let payload = delivery.payload();
+        self.receive(delivery.endpoint(), delivery.tag, delivery.payload());
+    }
+
+    /// The same of its parts.
+    #[inline(always)] // with every message
+    fn receive(&'static self, endpoint: EpId, tag: u8, payload: &mut [u8]) {
         let mut segment =
             mca_btl_base_segment_t { seg_addr: payload.as_mut_ptr().cast(), seg_len: payload.len() as u64 };
-        let endpoint = to_raw(delivery.endpoint());
         // SAFETY: the module is ours and lives for ever; the segment lies in a buffer that the
-        // delivery owns until the call has returned; no lock and no borrow is held.
-        let taken = unsafe { self.abi.deliver(self.as_raw(), endpoint, delivery.tag, &mut segment) };
+        // message owns until the call has returned; no lock and no borrow is held.
+        let taken = unsafe { self.abi.deliver(self.as_raw(), to_raw(endpoint), tag, &mut segment) };
         if let Err(reason) = taken {
             log::debug!("message dropped: {reason}");
         }

@@ -304,6 +304,16 @@ impl<C> Endpoint<C> {
         }
     }
 
+    /// So many messages, of `len` bytes together, have landed in its ring: how many have come in its first lane.
+    #[inline]
+    pub fn count_landed(&mut self, messages: u32, len: u32) -> Option<u16> {
+        self.traffic.received += u64::from(len);
+        self.ends.received = self.ends.received.wrapping_add(messages);
+        let lane = self.lanes.first_mut()?;
+        lane.received = lane.received.wrapping_add(messages as u16);
+        Some(lane.received)
+    }
+
     /// A message waits in the lane of this queue.
     pub fn count_queued(&mut self, queue: usize) {
         self.queued += 1;

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::EpId;
-use crate::protocol::eager::{Cursor, LONGEST, Refused, SLOT, TRAILER, Trailer};
+use crate::protocol::eager::{Cursor, Expected, LONGEST, Refused, SLOT, TRAILER, Trailer};
 use crate::protocol::wire::Offer;
 use crate::transport::channel::copy_short;
 use std::sync::Arc;
@@ -15,19 +15,19 @@ const AHEAD: usize = 2;
 /// A cache line.
 const LINE: usize = 64;
 
-/// No word has this lap.
-const NO_LAP: u64 = 1 << 8;
-
 /// The rings of one connection.
 #[derive(Debug)]
 pub struct Ring {
-    /// The trailer of the next message from the peer, counted in words, and its lap; [`NO_LAP`] when it is closed.
-    at: usize,
-    lap: u64,
     landing: Landing,
     next: Cursor,
-    /// Messages that the peer knows to have been taken.
-    told: u32,
+    /// The next message; [`Expected::NONE`] when it is closed. Its number may lag behind that of the lane, until it is
+    /// [told](Self::expect).
+    expected: Expected,
+    /// Messages that have been [counted](Self::take_uncounted), and bytes of the payloads of those that are not yet.
+    counted: u32,
+    uncounted_len: u32,
+    /// When so many messages have been taken, the peer is to be told.
+    due: u32,
     /// Whose they are.
     pub endpoint: EpId,
     /// The peer's memory, once it has offered it.
@@ -38,6 +38,35 @@ pub struct Ring {
     pub is_closing: bool,
     /// Messages of both directions at the last call of [`Self::is_used`].
     seen: u32,
+}
+
+/// A message that has landed in a ring. Give it back with [`Transport::next_landed`], or as a [`Delivery`].
+///
+/// [`Transport::next_landed`]: crate::transport::Transport::next_landed
+/// [`Delivery`]: crate::transport::Delivery
+#[derive(Debug)]
+pub struct Landed {
+    /// [`EpId::word`].
+    pub(in crate::transport) endpoint: u64,
+    pub(in crate::transport) payload: Lent,
+    /// The number of its ring.
+    pub(in crate::transport) ring: u32,
+    /// The upper layer's tag.
+    pub tag: u8,
+}
+
+impl Landed {
+    /// Who sent it.
+    #[inline(always)] // with every message
+    pub fn endpoint(&self) -> EpId {
+        EpId::of_word(self.endpoint)
+    }
+
+    /// The payload.
+    #[inline(always)] // with every message
+    pub fn payload(&mut self) -> &mut [u8] {
+        self.payload.as_mut_slice()
+    }
 }
 
 /// Where our messages go.
@@ -59,32 +88,25 @@ impl Ring {
     /// There is none.
     pub fn new(pd: &Arc<Pd>, endpoint: EpId, slots: u16) -> Result<Ring, Error> {
         let next = Cursor::new(slots);
-        let mut ring = Ring {
-            at: 0,
-            lap: 0,
+        Ok(Ring {
             landing: Landing::new(pd, next.memory())?,
             next,
-            told: 0,
+            expected: Expected::new(next.lap(), 0),
+            counted: 0,
+            uncounted_len: 0,
+            due: next.slots() / 2,
             endpoint,
             outlet: None,
             is_made_ready: false,
             is_closing: false,
             seen: 0,
-        };
-        ring.look_at_next();
-        Ok(ring)
+        })
     }
 
-    #[inline(always)] // with every message
-    fn look_at_next(&mut self) {
-        (self.at, self.lap) = (self.next.end() / TRAILER - 1, self.next.lap().into());
-        self.is_made_ready = false;
-    }
-
-    /// The memory of a message that comes soon, where they come one after the other; a hint.
-    #[inline(always)] // with every message
-    pub fn prefetch(&self) {
-        self.landing.prefetch(self.next.end() + AHEAD * SLOT - 1);
+    /// Where the trailer of the next message is, counted in words.
+    #[inline(always)] // with every look
+    fn at(&self) -> usize {
+        self.next.end() / TRAILER - 1
     }
 
     /// What the peer is told of it.
@@ -112,14 +134,14 @@ impl Ring {
 
     /// Nothing is looked at any more. Whether a message is still read.
     pub fn close(&mut self) -> bool {
-        (self.lap, self.outlet) = (NO_LAP, None);
+        (self.expected, self.outlet) = (Expected::NONE, None);
         self.landing.is_lent()
     }
 
     /// It has been closed.
     #[inline(always)] // with every message
     pub fn is_closed(&self) -> bool {
-        self.lap == NO_LAP
+        self.expected.is_none()
     }
 
     /// Messages have passed, in either direction, since this was asked last.
@@ -128,45 +150,81 @@ impl Ring {
         std::mem::replace(&mut self.seen, now) != now
     }
 
-    /// A message has landed, unless one before it has not come.
+    /// A message has landed; one before it may not have come.
     #[inline(always)] // with every look
     pub fn is_ready(&self) -> bool {
         // A longer message is in the line before, too, which is to come at the same time.
-        self.landing.prefetch((self.at * TRAILER).wrapping_sub(LINE));
-        self.landing.word(self.at) >> 56 == self.lap
+        self.landing.prefetch((self.at() * TRAILER).wrapping_sub(LINE));
+        self.expected.has_landed(self.landing.word(self.at()))
     }
 
-    /// The same, and those before it have come: it is of this number of its lane.
-    #[inline(always)] // with every message
-    pub fn is_next(&self, number: u16) -> bool {
-        !self.is_closed() && Trailer::is_next(self.landing.word(self.at), self.lap as u8, number)
+    /// The next message that is taken has this number of its lane.
+    pub fn expect(&mut self, number: u16) {
+        if !self.is_closed() {
+            self.expected = Expected::new(self.next.lap(), number);
+        }
+    }
+
+    /// A message has landed, and those before it have come, if so many messages of its lane have been counted.
+    pub fn is_next(&self, counted: u16) -> bool {
+        if self.is_closed() {
+            return false;
+        }
+        let expected = Expected::new(self.next.lap(), counted.wrapping_add(self.uncounted() as u16));
+        let word = self.landing.word(self.at());
+        // What is no message is found when it is taken.
+        expected.of(word).is_some() || expected.check(word).is_err()
     }
 
     /// Nothing has landed, and the next message is waited for: its lines are got ready for who writes it, once.
     #[inline]
     pub fn make_ready(&mut self) {
         if !std::mem::replace(&mut self.is_made_ready, true) {
-            self.landing.own(self.at);
+            self.landing.own(self.at());
         }
     }
 
-    /// Takes the next message, if it has landed and is of this number of its lane: its tag and payload.
+    /// Takes the next message, if it has landed and is [expected](Self::expect): its tag and payload.
+    #[inline(always)] // with every message
+    pub fn take(&mut self) -> Option<(u8, Lent)> {
+        let landed = self.landing.read(self.next.end() / TRAILER - 1)?;
+        let trailer = self.expected.of(landed.word)?;
+        let len = trailer.payload_len();
+        landed.prefetch((AHEAD + 1) * SLOT + TRAILER - 1);
+        let payload = landed.lend(len)?;
+        self.expected.advance();
+        if self.next.advance() {
+            self.expect(self.expected.number);
+        }
+        self.uncounted_len += len as u32;
+        self.is_made_ready = false;
+        Some((trailer.tag(), payload))
+    }
+
+    /// What has landed next is a message, if anything.
     ///
     /// # Errors
     /// It is none.
-    #[inline(always)] // with every message
-    pub fn take(&mut self, number: u16) -> Result<Option<(u8, Lent)>, Refused> {
-        if self.is_closed() {
-            return Ok(None);
-        }
-        let Some(trailer) = Trailer::next(self.landing.word(self.at), self.lap as u8, number)? else {
-            return Ok(None);
-        };
-        let len = trailer.payload_len();
-        let payload = self.landing.lend((self.at * TRAILER).wrapping_sub(len), len);
-        self.next.advance();
-        self.look_at_next();
-        Ok(payload.map(|payload| (trailer.tag(), payload)))
+    pub fn check(&self) -> Result<(), Refused> {
+        self.expected.check(self.landing.word(self.at()))
+    }
+
+    /// A message has landed that is not expected, or it is closed.
+    #[inline(always)] // with every message that comes alone
+    pub fn has_something(&self) -> bool {
+        self.is_closed() || self.expected.has_landed(self.landing.word(self.at()))
+    }
+
+    fn uncounted(&self) -> u32 {
+        self.next.count.wrapping_sub(self.counted)
+    }
+
+    /// Messages that have been taken since this was asked last, and bytes of their payloads.
+    #[inline]
+    pub fn take_uncounted(&mut self) -> (u32, u32) {
+        let uncounted = (self.uncounted(), self.uncounted_len);
+        (self.counted, self.uncounted_len) = (self.next.count, 0);
+        uncounted
     }
 
     /// The upper layer is done with a message. Whether the peer is to be told how many have been taken.
@@ -181,15 +239,16 @@ impl Ring {
     }
 
     #[inline(always)] // with every message
-    fn is_due(&self) -> bool {
-        self.next.count.wrapping_sub(self.told) >= self.next.slots() / 2
+    pub fn is_due(&self) -> bool {
+        self.next.count.wrapping_sub(self.due) as i32 >= 0
     }
 
     /// What the peer is told, and where: how many have been taken. `None`: it has not said where.
     pub fn news(&mut self) -> Option<([u8; TRAILER], Remote)> {
         let outlet = self.outlet.as_ref()?;
-        self.told = self.next.count;
-        Some((u64::from(self.told).to_le_bytes(), Remote { addr: outlet.addr, rkey: outlet.rkey }))
+        let taken = self.next.count;
+        self.due = taken.wrapping_add(self.next.slots() / 2);
+        Some((u64::from(taken).to_le_bytes(), Remote { addr: outlet.addr, rkey: outlet.rkey }))
     }
 
     /// A slot of the peer's ring is known to be free.

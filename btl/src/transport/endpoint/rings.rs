@@ -7,7 +7,7 @@
 //! There are no more than `max_eager_rdma` of them. One that has not been used for long is closed where another peer sends much.
 #![forbid(unsafe_code)]
 
-use super::ring::Ring;
+use super::ring::{Landed, Ring};
 use super::{Endpoint, EpId, NO_RING};
 use crate::transport::port::config::Eager;
 use slab::Slab;
@@ -32,7 +32,7 @@ const PAUSE: u8 = 64;
 const TIMES: usize = 8;
 
 /// A look takes so many messages out of rings at most: they may come as fast as they are taken, and there are others to be looked for.
-const MOST: u16 = 64;
+const MOST: u32 = 64;
 
 /// So many messages of peers without rings are asked about before one that is not used gives its place to another.
 const PATIENCE: u16 = 64;
@@ -60,9 +60,11 @@ pub struct Rings {
     /// So often there was no place for another one.
     missed: u16,
     /// So many messages may still be taken before the next look.
-    left: u16,
+    left: u32,
     /// In which of them the last look has found a message, or [`NO_RING`].
     found: u32,
+    /// Of which of them messages have been taken that its endpoint has not counted yet, or [`NO_RING`].
+    pub uncounted: u32,
 }
 
 impl Rings {
@@ -82,6 +84,7 @@ impl Rings {
             missed: 0,
             left: 0,
             found: NO_RING,
+            uncounted: NO_RING,
         }
     }
 
@@ -167,8 +170,10 @@ impl Rings {
 
     #[inline(never)]
     fn is_next<C>(&self, ep: &Endpoint<C>) -> bool {
-        let number = ep.lanes.first().map(|lane| lane.received);
-        self.rings.get(ep.ring as usize).is_some_and(|ring| number.is_some_and(|number| ring.is_next(number)))
+        let counted = ep.lanes.first().map(|lane| lane.received);
+        self.rings
+            .get(ep.ring as usize)
+            .is_some_and(|ring| counted.is_some_and(|counted| ring.is_next(counted)))
     }
 
     /// The same of cold ones, if this is a look for them; it is hot from now on.
@@ -216,7 +221,9 @@ impl Rings {
     #[inline(always)] // with every message
     pub fn permits(&mut self) -> bool {
         let permits = self.left != 0;
-        self.left = self.left.saturating_sub(1);
+        if permits {
+            self.left -= 1;
+        }
         permits
     }
 
@@ -311,16 +318,45 @@ impl Rings {
         }
     }
 
-    /// As [`Ring::back`]; rings that are closed go when the last message is back.
+    /// Takes the next message of a ring, if it is expected.
     #[inline(always)] // with every message
-    pub fn back(&mut self, number: u32, payload: Lent) -> bool {
-        let Some(ring) = self.rings.get_mut(number as usize) else { return false };
-        let is_due = ring.back(payload);
+    pub fn take(&mut self, number: u32) -> Option<Landed> {
+        let ring = self.get_mut(number)?;
+        let (tag, payload) = ring.take()?;
+        Some(Landed { endpoint: ring.endpoint.word(), payload, ring: number, tag })
+    }
+
+    /// The same behind another one, which comes back.
+    ///
+    /// # Errors
+    /// It is not. Whether something is to be done: the peer is to be told, what has landed is not expected, or they are closed.
+    #[inline(always)] // with every message
+    pub fn back_and_take(&mut self, number: u32, payload: Lent) -> Result<Landed, bool> {
+        let Some(ring) = self.get_mut(number) else { return Err(true) };
+        if ring.back(payload) {
+            return Err(true);
+        }
+        let Some((tag, payload)) = ring.take() else { return Err(ring.has_something()) };
+        Ok(Landed { endpoint: ring.endpoint.word(), payload, ring: number, tag })
+    }
+
+    /// A message comes back.
+    pub fn back(&mut self, number: u32, payload: Lent) {
+        if let Some(ring) = self.get_mut(number) {
+            ring.back(payload);
+        }
+    }
+
+    /// A message of these rings has come back. Whether their peer is to be told how many have been taken; those that are closed go when the
+    /// last message is back.
+    #[inline]
+    pub fn come_back(&mut self, number: u32) -> bool {
+        let Some(ring) = self.rings.get(number as usize) else { return false };
         if ring.is_closed() {
             self.end(number);
             return false;
         }
-        is_due
+        ring.owes_word()
     }
 
     #[cold]

@@ -164,6 +164,9 @@ impl<C> Transport<C> {
     /// Gives back what the endpoint held, and its place in the table.
     fn forget(&mut self, id: EpId) {
         self.drop_pending(id.index);
+        if let Some(ep) = self.endpoints.named(id) {
+            self.count_landed(ep.ring);
+        }
         let Some(mut ep) = self.endpoints.remove(id.index) else { return };
         self.drop_held(id.index);
         self.up.end_waiting(&mut ep, true);

@@ -12,7 +12,7 @@ use crate::protocol::wire::{HEADER_LEN, Header, Kind, Offer};
 use crate::transport::endpoint::ring::Ring;
 use crate::transport::endpoint::{Endpoint, Endpoints, EpId, NO_RING};
 use crate::transport::port::buffer::Queued;
-use crate::transport::{Delivery, Transport, Upcall};
+use crate::transport::{Delivery, Landed, Transport, Upcall};
 use verbs::Lent;
 
 impl<C> Transport<C> {
@@ -23,7 +23,7 @@ impl<C> Transport<C> {
             return None;
         }
         let number = self.rings.take_found().or_else(|| self.landed())?;
-        if self.rings.permits() { self.take_of(number) } else { None }
+        if self.rings.permits() { self.take_of(number).map(Delivery::from) } else { None }
     }
 
     /// The last look has found a message in a ring, which has not been asked for since.
@@ -32,40 +32,82 @@ impl<C> Transport<C> {
         self.rings.has_found()
     }
 
-    /// That message, if nothing older waits for the upper layer.
+    /// That message, if nothing older waits for the upper layer. Its endpoint counts it with the next look.
     #[inline(always)] // with every message
-    pub fn take_found(&mut self) -> Option<Delivery> {
+    pub fn take_found(&mut self) -> Option<Landed> {
         let number = self.rings.take_found()?;
         if self.is_behind() || !self.up.is_empty() || !self.rings.permits() {
             return None;
         }
-        self.take_of(number)
+        let Some(landed) = self.rings.take(number) else { return self.take_of(number) };
+        self.count_taken(number);
+        Some(landed)
     }
 
     /// The same beside the way of what has completed.
     #[inline(never)]
     pub(super) fn take_found_aside(&mut self) -> Option<Delivery> {
-        self.take_found()
+        self.take_found().map(Delivery::from)
     }
 
     /// The upper layer is done with a message that has landed: the next one of its ring, if it has landed, too, and nothing has to go up
     /// before it.
+    ///
+    /// # Errors
+    /// There is none; whether there is something else to hand up.
     #[inline(always)] // with every message
-    pub fn next_landed(&mut self, done: Delivery) -> Option<Delivery> {
-        let (payload, number, _) = done.into_receive();
-        self.landed_delivered(number, payload);
+    pub fn next_landed(&mut self, done: Landed) -> Result<Landed, bool> {
+        let Landed { payload, ring: number, .. } = done;
         if self.is_behind() || !self.up.is_empty() || !self.rings.permits() {
-            return None;
+            return self.end_landing(number, payload);
         }
-        let ring = self.rings.get_mut(number)?;
-        let id = ring.endpoint;
-        let ep = self.endpoints.named_mut(id)?;
-        // What is refused is found by the next look.
-        let (tag, payload) = ring.take(ep.lanes.first()?.received).ok()??;
-        ring.prefetch();
-        ep.count_received(0, payload.capacity() as u32);
-        self.stats.received += 1;
-        Some(Delivery::landed(id, tag, payload, number))
+        match self.rings.back_and_take(number, payload) {
+            Ok(landed) => {
+                self.count_taken(number);
+                Ok(landed)
+            }
+            Err(true) => self.landed_behind(number),
+            Err(false) => Err(self.has_more_behind()),
+        }
+    }
+
+    /// The same where something is due, or there is none that is expected.
+    #[inline(never)]
+    fn landed_behind(&mut self, number: u32) -> Result<Landed, bool> {
+        self.landed_done(number);
+        if self.rings.get_mut(number).is_some_and(|ring| ring.is_ready())
+            && let Some(landed) = self.take_of(number)
+        {
+            return Ok(landed);
+        }
+        Err(self.has_more_behind())
+    }
+
+    /// The same where something has to go up before it.
+    #[inline(never)]
+    fn end_landing(&mut self, number: u32, payload: Lent) -> Result<Landed, bool> {
+        self.landed_delivered(number, payload);
+        Err(self.has_more_behind())
+    }
+
+    /// What the callbacks of messages that have landed have begun may be over. Whether there is something to hand up.
+    #[inline(always)] // with every message that comes alone
+    fn has_more_behind(&mut self) -> bool {
+        self.look_for_completions();
+        self.has_upcalls() || self.has_landed_elsewhere()
+    }
+
+    /// The upper layer is done with a message that has landed, and went up in another way.
+    pub(super) fn landed_delivered(&mut self, number: u32, payload: Lent) {
+        self.rings.back(number, payload);
+        self.landed_done(number);
+    }
+
+    /// Messages of this ring have come back: the peer is told, if it is time for that.
+    fn landed_done(&mut self, number: u32) {
+        if self.rings.come_back(number) {
+            self.tell_taken(number);
+        }
     }
 
     /// A message can be taken from one of several rings.
@@ -87,46 +129,70 @@ impl<C> Transport<C> {
         found.or_else(|| self.rings.ready_of_cold(look, |ring| is_next(endpoints, ring)))
     }
 
-    /// The next message of this ring, in which one has landed.
-    #[inline(always)] // with every message
-    fn take_of(&mut self, number: u32) -> Option<Delivery> {
+    /// The next message of this ring, in which one has landed, if all that its sender has sent before it have come.
+    #[inline(never)]
+    fn take_of(&mut self, number: u32) -> Option<Landed> {
+        self.count_landed(number);
+        if let Some(landed) = self.rings.take(number) {
+            self.count_taken(number);
+            return Some(landed);
+        }
         let ring = self.rings.get_mut(number)?;
         let id = ring.endpoint;
-        let ep = self.endpoints.named_mut(id)?;
-        match ring.take(ep.lanes.first()?.received) {
-            Ok(None) => {
-                self.rings.count_others();
-                None
-            }
-            Ok(Some((tag, payload))) => {
-                let len = payload.capacity() as u32;
-                ep.count_received(0, len);
-                self.stats.received += 1;
-                Some(Delivery::landed(id, tag, payload, number))
-            }
-            Err(refused) => {
+        if let Err(refused) = ring.check() {
+            if let Some(ep) = self.endpoints.named_mut(id) {
                 ep.lose_ring();
-                self.rings.close(number);
-                self.refuse(id.index, &refused.to_string());
-                None
             }
+            self.rings.close(number);
+            self.refuse(id.index, &refused.to_string());
+        }
+        self.rings.count_others();
+        None
+    }
+
+    /// A message has been taken from this ring. Its endpoint counts it with the next look, or when one is taken from another ring.
+    #[inline(always)] // with every message
+    fn count_taken(&mut self, number: u32) {
+        self.stats.received += 1;
+        if self.rings.uncounted != number {
+            self.count_other(number);
         }
     }
 
-    /// The upper layer is done with a message that has landed.
-    #[inline(always)] // with every message
-    pub(super) fn landed_delivered(&mut self, number: u32, payload: Lent) {
-        if self.rings.back(number, payload) {
-            self.tell_taken(number);
+    #[inline(never)]
+    fn count_other(&mut self, number: u32) {
+        let before = std::mem::replace(&mut self.rings.uncounted, number);
+        self.count_landed(before);
+    }
+
+    /// Endpoints count all that has been taken from rings.
+    #[inline(always)] // with every look
+    pub(super) fn count_uncounted(&mut self) {
+        if self.rings.uncounted != NO_RING {
+            self.count_other(NO_RING);
+        }
+    }
+
+    /// Their endpoint counts the messages that have been taken from this ring. The ring is told which one of the lane is next.
+    pub(crate) fn count_landed(&mut self, number: u32) {
+        let Some(ring) = self.rings.get_mut(number) else { return };
+        let (messages, len) = ring.take_uncounted();
+        let Some(ep) = self.endpoints.named_mut(ring.endpoint) else { return };
+        if let Some(received) = ep.count_landed(messages, len) {
+            ring.expect(received);
         }
     }
 
     /// What has landed of this endpoint goes up before what comes next of its lane, or is to be said of it: also of a ring that is cold.
     pub(crate) fn land_all(&mut self, index: u32) {
+        if let Some(ep) = self.endpoints.get(index).filter(|ep| ep.ring != NO_RING) {
+            self.count_landed(ep.ring);
+        }
         while self.endpoints.get(index).is_some_and(|ep| self.rings.has_next(ep)) {
             let number = self.endpoints.get(index).map_or(NO_RING, |ep| ep.ring);
-            let Some(delivery) = self.take_of(number) else { return };
-            if let Some(delivery) = self.deliver_in_order(delivery) {
+            let Some(landed) = self.take_of(number) else { return };
+            self.count_landed(number);
+            if let Some(delivery) = self.deliver_in_order(landed.into()) {
                 self.up.push(Upcall::Deliver(delivery));
             }
         }

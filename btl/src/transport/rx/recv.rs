@@ -57,6 +57,7 @@ impl<C> Transport<C> {
     #[inline(never)] // the way of those without stays short
     fn look_with_rings(&mut self, times: u32) -> bool {
         self.rings.allow();
+        self.count_uncounted();
         if self.rings.come_first()
             && self.tx.awaited == 0
             && let Some(number) = self.look_at_rings()
