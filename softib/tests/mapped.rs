@@ -124,6 +124,30 @@ impl Writer {
         self.child.hear();
     }
 
+    /// Writes two pieces and a word, which goes to `at`, in the device's own way; false: nothing has happened.
+    fn writes_short(&self, [head, body]: [&[u8]; 2], last: u64, at: usize) -> bool {
+        let (remote_addr, rkey) = (self.addr.wrapping_add(at as u64), self.rkey);
+        let (head, head_len, body, body_len) = (head.as_ptr(), head.len(), body.as_ptr(), body.len());
+        let request = ShortWrite { head, head_len, body, body_len, last, remote_addr, rkey };
+        let write = table().write_short.expect("the linked-in device has it");
+        match unsafe { write(self.qp.qp, &request) } {
+            0 => true,
+            code => {
+                assert_eq!(code, libc::EAGAIN);
+                false
+            }
+        }
+    }
+
+    /// Until the lock of the device is biased to this thread, and it knows the peer's memory, such writes have not happened.
+    fn warm_up(&self, sge: ibv_sge) {
+        let begin = Instant::now();
+        while !self.writes_short([&[], &[]], 0, 0) {
+            assert_eq!(self.writes(sge, 0, IBV_SEND_SIGNALED).unwrap().status, IBV_WC_SUCCESS);
+            assert!(begin.elapsed().as_secs() < 10, "{:?}", softib::stats());
+        }
+    }
+
     /// Writes from `sge` to `at`, inline or not; the completion, if there is to be one.
     fn writes(&self, sge: ibv_sge, at: usize, flags: u32) -> Option<ibv_wc> {
         let posted = self.qp.post(9, IBV_WR_RDMA_WRITE, &[sge], |wr| {
@@ -179,6 +203,65 @@ fn writes_of_every_length_arrive_where_they_are_to_without_the_owner() {
     assert_eq!(writer.qp.rdma(2, IBV_WR_RDMA_READ, out.sge(200, 100), writer.addr + 5, writer.rkey), 0);
     assert_eq!(writer.qp.wait().status, IBV_WC_SUCCESS);
     assert_eq!(out.data[200..300], pattern(99, 100));
+    writer.child.tell(&[2]);
+    writer.child.finish();
+}
+
+#[test]
+fn short_writes_go_from_their_pieces_or_have_not_happened() {
+    let mut writer = Writer::new();
+    let mut out = writer.dev.buf(LEN);
+    let max_inline = writer.qp.max_inline();
+    writer.warm_up(out.sge(0, 8));
+    for round in 0..400 {
+        // What makes room in the send queue.
+        if round % 20 == 0 {
+            let wc = writer.writes(out.sge(0, 8), 0, IBV_SEND_SIGNALED).unwrap();
+            assert_eq!((wc.status, wc.wr_id), (IBV_WC_SUCCESS, 9));
+        }
+        let (seed, head, body) = (5000 + round as u64, round % 71, round * 7 % 60);
+        let (len, end) = (head + body + 8, 512 + 8 * (round % 9));
+        out.data[..len].copy_from_slice(&pattern(seed, len));
+        let (pieces, last) = out.data[..len].split_at(head + body);
+        let (last, pieces) = (u64::from_le_bytes(last.try_into().unwrap()), pieces.split_at(head));
+        let before = softib::stats().rdma_direct;
+        let written = writer.writes_short([pieces.0, pieces.1], last, end - 8);
+        assert_eq!(
+            (written, softib::stats().rdma_direct - before),
+            (len <= max_inline, written.into()),
+            "{len} bytes"
+        );
+        if written {
+            writer.asks(&[0, (end - len) as u64, len as u64, seed]);
+        }
+    }
+    let wc = writer.writes(out.sge(0, 8), 0, IBV_SEND_SIGNALED).unwrap();
+    assert_eq!(wc.status, IBV_WC_SUCCESS);
+    let none: [&[u8]; 2] = [&[], &[]];
+    for (at, key) in [(1, 0), (LEN, 0), (LEN - 4, 0), (usize::MAX - 7, 0), (64, 1), (64, u32::MAX)] {
+        let rkey = writer.rkey;
+        writer.rkey = rkey.wrapping_add(key);
+        assert!(!writer.writes_short(none, 7, at), "a word at {at}, key {rkey:#x} + {key}");
+        writer.rkey = rkey;
+    }
+    assert!(!writer.writes_short([&out.data[..64], &[]], 7, 32), "it would begin before the region");
+    // Nothing of that has been posted: the queue is as long as ever.
+    let written = (0..1000).take_while(|_| writer.writes_short(none, 7, 64)).count();
+    assert!((64..=128).contains(&written), "{written} entries behind one that has completed");
+    writer.child.tell(&[2]);
+    writer.child.finish();
+}
+
+#[test]
+fn short_writes_end_with_their_region() {
+    let mut writer = Writer::new();
+    let out = writer.dev.buf(64);
+    writer.warm_up(out.sge(0, 8));
+    assert!(writer.writes_short([&[1, 2, 3], &[]], 7, 64));
+    writer.asks(&[1]);
+    assert!(!writer.writes_short([&[1, 2, 3], &[]], 7, 64));
+    assert_eq!(writer.writes(out.sge(0, 8), 16, IBV_SEND_SIGNALED).unwrap().status, IBV_WC_REM_ACCESS_ERR);
+    assert!(!writer.writes_short([&[1, 2, 3], &[]], 7, 64), "the queue pair is in the error state");
     writer.child.tell(&[2]);
     writer.child.finish();
 }

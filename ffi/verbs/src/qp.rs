@@ -25,8 +25,9 @@ use std::sync::Arc;
 pub struct Qp {
     pd: Arc<Pd>,
     raw: NonNull<sys::ibv_qp>,
-    /// The driver's function, looked up once.
+    /// The driver's functions, looked up once.
     post_send: ops::PostSend,
+    write_short: Option<ops::WriteShort>,
     kind: QpKind,
     num: Qpn,
     cap: QpCap,
@@ -58,7 +59,18 @@ impl Qp {
         let post_send = unsafe { ops::post_send(raw.as_ptr()) };
         let cap = granted(&attr.cap);
         let (_cqs, _srq) = ((init.send_cq.clone(), init.recv_cq.clone()), init.srq.clone());
-        Ok(Arc::new(Qp { pd: pd.clone(), raw, post_send, kind: init.kind, num, cap, _cqs, _srq }))
+        let write_short = pd.context().table().write_short;
+        Ok(Arc::new(Qp {
+            pd: pd.clone(),
+            raw,
+            post_send,
+            write_short,
+            kind: init.kind,
+            num,
+            cap,
+            _cqs,
+            _srq,
+        }))
     }
 
     /// Its number.
@@ -323,6 +335,24 @@ impl Qp {
             wr.opcode = sys::IBV_WR_RDMA_WRITE;
             wr.wr.rdma = sys::ibv_send_wr_rdma { remote_addr: remote.addr, rkey: remote.rkey.0 };
         })
+    }
+
+    /// The device has a way of its own for [`Self::write_short`].
+    #[inline(always)] // with every message
+    pub fn writes_short(&self) -> bool {
+        self.write_short.is_some()
+    }
+
+    /// The same of pieces and a word behind them, which is written last, without a completion of its own, where the device has a way of its own for
+    /// that. `remote` is where the word goes, a multiple of 8. False: nothing has happened.
+    #[inline(always)] // with every message
+    pub fn write_short(&self, [head, body]: [&[u8]; 2], last: u64, remote: Remote) -> bool {
+        let Some(write) = self.write_short else { return false };
+        let (remote_addr, rkey) = (remote.addr, remote.rkey.0);
+        let (head, head_len, body, body_len) = (head.as_ptr(), head.len(), body.as_ptr(), body.len());
+        let request = sys::ShortWrite { head, head_len, body, body_len, last, remote_addr, rkey };
+        // SAFETY: a live queue pair; the pieces are read before the call returns.
+        unsafe { write(self.raw(), &request) == 0 }
     }
 
     /// Carries out an atomic on a peer's memory. The value before comes into the first eight bytes of a buffer, which is the device's

@@ -84,6 +84,19 @@ fn post_write(qp: usize, wr: &ibv_send_wr, sge: &ibv_sge) -> bool {
     qps.get_mut(qp).is_some_and(|qp| matches!(initiator::write_mapped(qp, w, wr, sge), Short::Sent))
 }
 
+/// `write_short` of the driver table.
+pub unsafe extern "C" fn write_short(qp: *mut ibv_qp, request: *const ShortWrite) -> c_int {
+    // SAFETY: the caller passes a valid request, whose buffers are readable.
+    let (request, index) = unsafe { (&*request, qp_index(qp)) };
+    let Some(mut state) = engine().ok().and_then(|engine| engine.enter_as_owner()) else {
+        return libc::EAGAIN;
+    };
+    let State { qps, w, .. } = &mut *state;
+    // SAFETY: as above.
+    let written = qps.get_mut(index).is_some_and(|qp| unsafe { initiator::write_short(qp, w, request) });
+    if written { 0 } else { libc::EAGAIN }
+}
+
 /// A request and its buffers.
 ///
 /// # Safety

@@ -1,7 +1,7 @@
 //! The driver table: the control path of this device for `verbs::Driver::from_table`.
 
 use super::extras::sharing;
-use super::{address, create, device, event, listing, memory, poll, port, queue, srq};
+use super::{address, create, device, event, listing, memory, ops, poll, port, queue, srq};
 use rdma_sys::Table;
 
 static TABLE: Table = Table {
@@ -45,6 +45,7 @@ static TABLE: Table = Table {
     place_messages: Some(poll::place_messages),
     share_memory: Some(sharing::share_memory),
     unshare_memory: Some(sharing::unshare_memory),
+    write_short: Some(ops::write_short),
 };
 
 /// The control path of the software device, for `verbs::Driver::from_table`.

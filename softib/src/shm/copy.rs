@@ -45,6 +45,17 @@ pub unsafe fn write_in_order(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
+/// Writes the last word of what a reader polls for: who sees it sees all that was written before it.
+///
+/// # Safety
+/// `to` is writable and aligned; readers in other threads and processes see it whole.
+#[inline(always)]
+pub unsafe fn put_last(to: *mut u64, word: u64) {
+    fence(Ordering::Release);
+    // SAFETY: as the caller promises.
+    unsafe { to.write_volatile(word) }
+}
+
 /// Up to here [`copy`] makes no call. memcpy(3) is faster with more.
 pub const SHORT: usize = 128;
 

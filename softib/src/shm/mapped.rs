@@ -1,7 +1,7 @@
 //! A peer's memory region that is mapped here, for it lies in the heap of the peer's segment.
 
 use super::cells::prefetch_to_write;
-use super::copy::{copy, write_in_order};
+use super::copy::{copy, copy_short, put_last, write_in_order};
 use super::keyed;
 use super::map::{Map, Word};
 use super::mrtable::{Exposed, Watched};
@@ -79,6 +79,24 @@ impl Mapped {
     pub unsafe fn write(&self, from: *const u8, place: NonNull<u8>, len: u32) {
         // SAFETY: the place has `len` bytes of the mapping, and the caller vouches for as many at `from`.
         unsafe { write_in_order(from, place.as_ptr(), len as usize) }
+    }
+
+    /// The same of pieces of up to [`SHORT`](super::copy::SHORT) bytes, behind which there is a word, which is aligned at the peer.
+    ///
+    /// # Safety
+    /// The pieces are so short and readable, and [the place](Self::place) is for all bytes of them and the word. The peer has granted it.
+    #[inline(always)]
+    pub unsafe fn write_pieces(&self, pieces: [(*const u8, usize); 2], last: u64, place: NonNull<u8>) {
+        let mut to = place.as_ptr();
+        for (from, len) in pieces {
+            // SAFETY: the caller vouches for the piece, and for the place, in which each begins behind the one before it.
+            unsafe {
+                copy_short(from, to, len);
+                to = to.add(len);
+            }
+        }
+        // SAFETY: the place ends behind this word, which is aligned.
+        unsafe { put_last(to.cast(), last) }
     }
 
     /// One write after the other: asks for the lines of the one behind the next, if it is as far on as this one was.

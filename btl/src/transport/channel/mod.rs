@@ -210,15 +210,14 @@ impl Channel {
         Ok(())
     }
 
-    /// The same without a signal. The ledger [has room](Ledger::has_room) for it.
-    ///
-    /// # Errors
-    /// As there.
+    /// The same of pieces and a word behind them, where the device has a way of its own for that. False: nothing has happened.
     #[inline(always)] // with every message
-    pub fn post_write_straight(&mut self, bytes: &[u8], remote: Remote) -> Result<(), verbs::Error> {
-        self.qp.post_write_inline(self.next_id(), bytes, remote, self.flags)?;
-        self.ledger.push_uncopied_next();
-        Ok(())
+    pub fn write_short(&mut self, pieces: [&[u8]; 2], last: u64, remote: Remote) -> bool {
+        let written = self.qp.write_short(pieces, last, remote);
+        if written {
+            self.ledger.push_uncopied_next();
+        }
+        written
     }
 
     /// The same, of which it keeps a copy.

@@ -307,27 +307,23 @@ impl Lane {
         Some(channel.post_straight(header, [head, body]))
     }
 
-    /// Writes a message of at most [`SHORT`] bytes into the peer's ring, if a slot of that is known to be free and nothing is scarce; else
-    /// `None`, and nothing has happened.
+    /// Writes a message into the peer's ring, if a slot of that is known to be free, it fits that, nothing is scarce, and the device has a way
+    /// of its own for that ([`Qp::write_short`](verbs::Qp::write_short)). False: nothing has happened.
     #[inline(always)] // with every message
-    pub fn post_eager(
-        &mut self,
-        ring: &mut Ring,
-        most: u16,
-        tag: u8,
-        pieces: [&[u8]; 2],
-    ) -> Option<Result<(), verbs::Error>> {
+    pub fn write_eager(&mut self, ring: &mut Ring, most: u16, tag: u8, pieces: [&[u8]; 2]) -> bool {
         if !ring.has_free_slot() || !self.is_plain_with_room(most, 0) {
-            return None;
+            return false;
         }
-        let (bytes, remote) = ring.compose(tag, self.sent, pieces)?;
-        let posted = self.channel.as_mut()?.post_write_straight(bytes, remote);
-        if posted.is_ok() {
+        let len = pieces[0].len().wrapping_add(pieces[1].len());
+        let Some((last, remote)) = ring.last_word(tag, self.sent, len) else { return false };
+        let Some(channel) = &mut self.channel else { return false };
+        let written = channel.write_short(pieces, last, remote);
+        if written {
             ring.posted();
             self.budget.acquire();
             self.sent = self.sent.wrapping_add(1);
         }
-        Some(posted)
+        written
     }
 
     /// As [`is_plain`](Self::is_plain), and the ledger has a line, with room for a copy of so many bytes.

@@ -270,6 +270,18 @@ impl Ring {
         outlet.free != 0
     }
 
+    /// The last word of the next message, of `len` bytes of payload, [`LONGEST`] at most, and where that goes; there [is room](Self::has_room).
+    #[inline(always)] // with every message
+    pub fn last_word(&self, tag: u8, number: u16, len: usize) -> Option<(u64, Remote)> {
+        let Outlet { next, addr, rkey, .. } = &**self.outlet.as_ref()?;
+        if len > LONGEST {
+            return None;
+        }
+        let trailer = Trailer::new(tag, next.lap(), number, len);
+        let addr = addr.wrapping_add((next.end() - TRAILER) as u64);
+        Some((u64::from_le_bytes(trailer.emit()), Remote { addr, rkey: *rkey }))
+    }
+
     /// The next message, of at most [`LONGEST`] bytes, and where it goes; there [is room](Self::has_room). It is gone when it is
     /// [posted](Self::posted).
     #[inline(always)] // with every message

@@ -7,29 +7,10 @@ use crate::transport::Transport;
 use crate::transport::endpoint::EpId;
 
 impl<C> Transport<C> {
-    /// Sends two pieces as one message of the first queue to a peer with rings. The endpoint is connected, and nothing waits. `false`: nothing has
-    /// happened.
-    #[inline(never)] // the way of those without stays short
+    /// Sends two pieces as one message of the first queue to a peer with rings, over any device, or where something is scarce: into its ring,
+    /// if there is room and it fits a slot, else as a SEND. The endpoint is connected, and nothing waits. `false`: nothing has happened.
+    #[inline(never)] // the straight way stays short
     pub(super) fn sendi_eager(&mut self, id: EpId, tag: u8, pieces: [&[u8]; 2]) -> bool {
-        let Some(ep) = self.endpoints.get_mut(id.index) else { return false };
-        let (Some(ring), Some(lane)) = (self.rings.get_mut(ep.ring), ep.lanes.first_mut()) else {
-            return false;
-        };
-        match lane.post_eager(ring, self.tx.signalling.most, tag, pieces) {
-            None => return self.sendi_scarce(id, tag, pieces),
-            Some(Ok(())) => {
-                ep.count_straight(pieces[0].len().wrapping_add(pieces[1].len()));
-                self.tx.outstanding += 1;
-                self.stats.sent_eager += 1;
-            }
-            Some(Err(error)) => self.send_refused(LaneId { peer: id.index, queue: 0 }, &error),
-        }
-        true
-    }
-
-    /// The same where something is scarce: into its ring, if there is room and it fits a slot, else as a SEND.
-    #[inline(never)]
-    fn sendi_scarce(&mut self, id: EpId, tag: u8, pieces: [&[u8]; 2]) -> bool {
         let Some(ep) = self.endpoints.get_mut(id.index) else { return false };
         let (Some(ring), Some(lane)) = (self.rings.get_mut(ep.ring), ep.lanes.first_mut()) else {
             return false;
@@ -50,24 +31,6 @@ impl<C> Transport<C> {
                 self.tx.outstanding += 1;
                 self.tx.awaited += u32::from(signalled);
                 self.stats.sent_eager += 1;
-            }
-            Err(error) => self.send_refused(LaneId { peer: id.index, queue: 0 }, &error),
-        }
-        true
-    }
-
-    /// The same as a SEND.
-    #[inline(never)]
-    fn sendi_first(&mut self, id: EpId, tag: u8, pieces: [&[u8]; 2]) -> bool {
-        let Some(ep) = self.endpoints.get_mut(id.index) else { return false };
-        let Some(lane) = ep.lanes.first_mut() else { return false };
-        let Some(posted) = lane.post_straight(self.tx.signalling.most, tag, pieces) else { return false };
-        match posted {
-            Ok(()) => {
-                lane.sent = lane.sent.wrapping_add(1);
-                ep.count_straight(pieces[0].len().wrapping_add(pieces[1].len()));
-                self.tx.outstanding += 1;
-                self.stats.sent_inline += 1;
             }
             Err(error) => self.send_refused(LaneId { peer: id.index, queue: 0 }, &error),
         }

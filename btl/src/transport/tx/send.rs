@@ -16,7 +16,7 @@ use crate::protocol::wire::{DataHeader, HEADER_LEN, Kind, XrcHeader};
 use crate::transport::channel::{Ready, Refused, Request, SENDS, Target};
 use crate::transport::endpoint::lane::Lack;
 use crate::transport::endpoint::state::{Action, Event, Reason, State};
-use crate::transport::endpoint::{Endpoint, EpId, Listing, NO_RING, PATIENCE};
+use crate::transport::endpoint::{Endpoint, EpId, Listing, PATIENCE};
 use crate::transport::port::buffer::Queued;
 use crate::transport::stats::Stats;
 use crate::transport::{SendBuf, Transport, Upcall};
@@ -30,8 +30,8 @@ impl<C> Transport<C> {
         lane.is_some_and(|lane| len < usize::from(lane.straight_below))
     }
 
-    /// Sends two pieces as one message over the first queue, if it takes nothing scarce and needs no completion. `false`: nothing has
-    /// happened, see [`sendi`](Self::sendi).
+    /// Sends two pieces as one message of the first queue, into the peer's ring or as a SEND, if it takes nothing scarce and needs no
+    /// completion. `false`: nothing has happened, see [`sendi`](Self::sendi).
     ///
     /// No branch of it comes back to its line, so that what it knows stays in registers.
     #[inline(always)] // with every message
@@ -45,9 +45,31 @@ impl<C> Transport<C> {
         if len >= usize::from(lane.straight_below) || !self.tx.pending.is_empty() {
             return false;
         }
-        if ep.ring != NO_RING {
+        // `NO_RING` is the number of none.
+        let Some(ring) = self.rings.get_mut(ep.ring) else {
+            return self.sendi_first(id, tag, [head, body]);
+        };
+        if !lane.write_eager(ring, self.tx.signalling.most, tag, [head, body]) {
             return self.sendi_eager(id, tag, [head, body]);
         }
+        ep.count_straight(len);
+        self.tx.outstanding += 1;
+        self.stats.sent_eager += 1;
+        true
+    }
+
+    #[cold]
+    fn sendi_refused(&mut self, id: EpId, error: &verbs::Error) -> bool {
+        self.send_refused(LaneId { peer: id.index, queue: 0 }, error);
+        true
+    }
+
+    /// The same as a SEND. The endpoint is connected, and nothing waits.
+    #[inline(never)] // the way into rings stays short
+    pub(super) fn sendi_first(&mut self, id: EpId, tag: u8, [head, body]: [&[u8]; 2]) -> bool {
+        let len = head.len().wrapping_add(body.len());
+        let Some(ep) = self.endpoints.get_mut(id.index) else { return false };
+        let Some(lane) = ep.lanes.first_mut() else { return false };
         if lane.credits.is_none() {
             return self.sendi_straight_to_all(id, tag, [head, body]);
         }
@@ -60,10 +82,7 @@ impl<C> Transport<C> {
                 self.stats.sent_inline += 1;
                 true
             }
-            Some(Err(error)) => {
-                self.fail(id.index, &format_args!("post of a send failed: {error}"));
-                true
-            }
+            Some(Err(error)) => self.sendi_refused(id, &error),
         }
     }
 

@@ -4,34 +4,24 @@ use super::mapped::open;
 use super::short::{Short, complete_write};
 use crate::objects::qp::Qp;
 use crate::objects::world::World;
+use crate::shm::copy::SHORT;
+use crate::shm::mapped::Mapped;
 use rdma_sys::*;
 
 /// An RDMA WRITE of one buffer on a connected RC queue pair with nothing queued, to memory that is mapped here.
 #[inline(always)]
 pub fn write_mapped(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr, sge: &ibv_sge) -> Short {
-    let has_room = qp.sq_posted.wrapping_sub(qp.sq_retired) < qp.cap.max_send_wr;
-    if !qp.short || !qp.sq.is_empty() || !has_room {
-        return Short::Other;
-    }
     let inline = wr.send_flags & IBV_SEND_INLINE != 0;
     let may_read =
         if inline { sge.length <= qp.cap.max_inline_data } else { w.mrs.allows(sge, qp.pd as u32, false) };
-    let Some(link) = qp.link.as_mut().filter(|link| may_read && link.is_current()) else {
-        return Short::Other;
-    };
     // SAFETY: the caller has seen that it is a WRITE, so the program has filled this member of the union.
     let rdma = unsafe { wr.wr.rdma };
-    let Some(peer) = w.peers.at_hand(link) else { return Short::Other };
-    let window = match &mut link.window {
-        Some(window) if window.row.key() == rdma.rkey => window,
-        _ if link.apart == rdma.rkey => return Short::Other,
-        _ => match open(link, peer, qp.attr.dest_qp_num, rdma.rkey) {
-            Some(window) => window,
-            None => return Short::Other,
-        },
-    };
+    if !may_read || !may_write(qp) {
+        return Short::Other;
+    }
+    let Some((window, fenced)) = find(qp, w, rdma.rkey) else { return Short::Other };
     let Some(place) = window.place(rdma.remote_addr, sge.length) else { return Short::Other };
-    let holds = window.begin(peer.ring.is_fenced());
+    let holds = window.begin(fenced);
     if holds {
         // SAFETY: the program vouches for its buffer until the completion (inline, or checked against its MR). The peer had granted the region
         // when it was looked at, and that has not changed.
@@ -42,11 +32,71 @@ pub fn write_mapped(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr, sge: &ibv_sge)
         return Short::Other;
     }
     window.expect_more(place, w.in_burst);
-    w.in_burst = true;
-    qp.sq_posted = qp.sq_posted.wrapping_add(1);
-    w.stats.rdma_direct += 1;
+    count(qp, w);
     if qp.sig_all || wr.send_flags & IBV_SEND_SIGNALED != 0 {
         complete_write(qp, w, wr.wr_id, sge.length);
     }
     Short::Sent
+}
+
+/// The same of a request that is inline and not signalled, in pieces. Whether it has been carried out.
+///
+/// # Safety
+/// Its buffers are readable.
+#[inline(always)]
+pub unsafe fn write_short(qp: &mut Qp, w: &mut World, request: &ShortWrite) -> bool {
+    let &ShortWrite { head, head_len, body, body_len, last, remote_addr, rkey } = request;
+    let front = head_len.wrapping_add(body_len);
+    let fits = head_len <= SHORT && body_len <= SHORT && front + WORD <= qp.cap.max_inline_data as usize;
+    if !fits || qp.sig_all || !may_write(qp) || !remote_addr.is_multiple_of(WORD as u64) {
+        return false;
+    }
+    let Some((window, fenced)) = find(qp, w, rkey) else { return false };
+    let Some(place) = window.place(remote_addr.wrapping_sub(front as u64), (front + WORD) as u32) else {
+        return false;
+    };
+    let holds = window.begin(fenced);
+    if holds {
+        // SAFETY: the caller vouches for the buffers. The peer had granted the region when it was looked at, and that has not changed.
+        unsafe { window.write_pieces([(head, head_len), (body, body_len)], last, place) };
+    }
+    window.end();
+    if holds {
+        window.expect_more(place, w.in_burst);
+        count(qp, w);
+    }
+    holds
+}
+
+/// Bytes of a word.
+const WORD: usize = 8;
+
+/// It is a connected RC queue pair with nothing queued, and its send queue has an entry.
+#[inline(always)]
+fn may_write(qp: &Qp) -> bool {
+    let has_room = qp.sq_posted.wrapping_sub(qp.sq_retired) < qp.cap.max_send_wr;
+    qp.short && qp.sq.is_empty() && has_room
+}
+
+/// The region with this key, if it is mapped here; and whether the peer's deregistration does not make us execute a fence.
+#[inline(always)]
+fn find<'a>(qp: &'a mut Qp, w: &mut World, rkey: u32) -> Option<(&'a mut Mapped, bool)> {
+    let link = qp.link.as_mut().filter(|link| link.is_current())?;
+    let peer = w.peers.at_hand(link)?;
+    let fenced = peer.ring.is_fenced();
+    if link.window.as_ref().is_none_or(|window| window.row.key() != rkey) {
+        if link.apart == rkey {
+            return None;
+        }
+        return Some((open(link, peer, qp.attr.dest_qp_num, rkey)?, fenced));
+    }
+    Some((link.window.as_deref_mut()?, fenced))
+}
+
+/// One more has been carried out.
+#[inline(always)]
+fn count(qp: &mut Qp, w: &mut World) {
+    w.in_burst = true;
+    qp.sq_posted = qp.sq_posted.wrapping_add(1);
+    w.stats.rdma_direct += 1;
 }
