@@ -8,6 +8,7 @@
 //!     mpi4py/      what runs mpi4py's own tests, and which version of them
 //!     output       lines for standard output and error, which may be closed pipes; a sign of life while something takes long
 //!     process      one child process group: captured output, deadline, no process left behind
+//!     interrupt    Ctrl-C and its like: what runs is ended
 //!     machine      what this computer is: cores, root, segments in /dev/shm
 //!     pair         two runs of one program, the second of which connects to the first
 //!     open_mpi     an installed Open MPI: its tools, its release, what differs between releases
@@ -22,6 +23,7 @@
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod failure;
+pub mod interrupt;
 pub mod kernel;
 pub mod layouts;
 pub mod machine;

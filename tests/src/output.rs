@@ -3,6 +3,7 @@
 //! Either may be a pipe whose reader has gone (`cargo xtask test --list | head -1`). `println!` panics then. [`say!`](crate::say)
 //! and [`tell!`](crate::tell) remember it instead; what runs is ended ([`crate::process`]), what would follow is left out.
 
+use crate::interrupt;
 use std::fmt::Arguments;
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,9 +49,9 @@ pub fn write(to: &mut impl Write, text: Arguments<'_>) {
     }
 }
 
-/// Whether a reader has gone: nothing needs to go on.
-pub fn closed() -> bool {
-    CLOSED.load(Ordering::Relaxed)
+/// Whether a reader has gone, or a signal asks for an end: nothing needs to go on.
+pub fn is_over() -> bool {
+    CLOSED.load(Ordering::Relaxed) || interrupt::signal().is_some()
 }
 
 /// Says every [`PATIENCE`] that something is still being done, until it is dropped; not while other lines show it.

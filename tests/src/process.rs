@@ -4,7 +4,8 @@
 //! so each run also carries a unique `OXIB_RUN=...` in its environment, which all descendants inherit, and what is
 //! still alive afterwards is found by it in /proc. Only such processes are ever signalled.
 //!
-//!     deadline or silence  ->  SIGTERM to the group (mpirun ends its ranks)  ->  5 s  ->  SIGKILL to all that carry the mark
+//!     deadline, silence,
+//!     Ctrl-C               ->  SIGTERM to the group (mpirun ends its ranks)  ->  5 s  ->  SIGKILL to all that carry the mark
 //!     normal end           ->  what has the mark 2 s later is a leftover: reported, killed
 
 use std::io::{BufRead, BufReader, Read};
@@ -223,8 +224,8 @@ fn follow(
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return wait_until(child, began + limits.deadline),
         }
-        // Who read our output has gone, so the child is of no use any more.
-        let useless = output::closed();
+        // Who read our output has gone, or does not want it: the child is of no use any more.
+        let useless = output::is_over();
         let silent = limits.silence.is_some_and(|most| last.elapsed() > most);
         if useless || silent || began.elapsed() > limits.deadline {
             return Followed::TooLong;
@@ -233,7 +234,7 @@ fn follow(
 }
 
 fn wait_until(child: &mut Child, deadline: Instant) -> Followed {
-    while Instant::now() < deadline {
+    while Instant::now() < deadline && !output::is_over() {
         if child.try_wait().is_ok_and(|s| s.is_some()) {
             return Followed::Ended;
         }
@@ -329,6 +330,46 @@ mod tests {
     /// A process that is gone, a zombie or about to be one has no memory, hence no environment.
     fn alive(pid: &str) -> bool {
         std::fs::read(format!("/proc/{pid}/environ")).is_ok_and(|environment| !environment.is_empty())
+    }
+
+    const INTERRUPTED: &str = "OXIB_INTERRUPTED";
+
+    /// Says which processes it has started; does nothing when the test runner calls it.
+    #[test]
+    fn interrupted_child() {
+        if std::env::var_os(INTERRUPTED).is_none() {
+            return;
+        }
+        crate::interrupt::watch();
+        let script = "setsid sleep 45 & echo started $!; sleep 45";
+        let mut command = Command::new("/bin/sh");
+        let finished = run(command.args(["-c", script]), Limits::deadline(40), &mut |line| {
+            crate::output::said(format_args!("{line}"))
+        })
+        .unwrap();
+        assert!(matches!(finished.end, End::TimedOut(_)) && finished.took < Duration::from_secs(30));
+        assert_eq!(crate::interrupt::signal(), Some(15));
+    }
+
+    #[test]
+    fn a_signal_ends_what_runs_and_what_that_has_started() {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "process::tests::interrupted_child", "--nocapture"])
+            .env(INTERRUPTED, "1")
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(|line| line.ok());
+        let started =
+            lines.by_ref().find_map(|line| Some(line.split_once("started ")?.1.to_owned())).unwrap();
+        let begin = Instant::now();
+        while !alive(&started) {
+            assert!(begin.elapsed() < Duration::from_secs(10), "{started} is not there");
+        }
+        signal("TERM", &child.id().to_string());
+        let said: Vec<String> = lines.collect();
+        assert!(child.wait().unwrap().success(), "{said:?}");
+        assert!(!alive(&started), "{started}");
     }
 
     #[test]

@@ -46,7 +46,7 @@ mod workspace;
 use std::process::ExitCode;
 
 use args::Args;
-use e2e::{Failure, Result, say, tell};
+use e2e::{Failure, Result, interrupt, say, tell};
 
 const USAGE: &str = "\
 usage: cargo xtask COMMAND [OPTIONS]
@@ -118,7 +118,13 @@ Missing Debian packages are named and installed (by sudo when not root); --no-in
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    match dispatch(&words) {
+    interrupt::watch();
+    let done = dispatch(&words);
+    if let Some(signal) = interrupt::signal() {
+        tell!("xtask: ended by signal {signal}, with what it had started");
+        return ExitCode::from(128 + signal);
+    }
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure(text)) => {
             tell!("xtask: {text}");

@@ -50,7 +50,7 @@ pub fn run(setting: &Setting, cases: &[Case], filters: &[String]) -> Tally {
     let _until_the_end = Litter::of_programs();
     let mut tally = Tally::default();
     for (number, case) in chosen.iter().enumerate() {
-        if output::closed() {
+        if output::is_over() {
             tally.failed.push(UNREAD.to_owned());
             break;
         }
@@ -68,11 +68,11 @@ pub fn soak(setting: &Setting, cases: &[Case], filters: &[String], time: Duratio
     let (mut tally, mut order) = (Tally::default(), SmallRng::seed_from_u64(seed));
     let (mut first, mut round) = (None, 0);
     let end = Instant::now() + time;
-    while !chosen.is_empty() && Instant::now() < end && !output::closed() {
+    while !chosen.is_empty() && Instant::now() < end && !output::is_over() {
         chosen.shuffle(&mut order);
         round += 1;
         for (number, case) in chosen.iter().enumerate() {
-            if Instant::now() >= end || output::closed() {
+            if Instant::now() >= end || output::is_over() {
                 break;
             }
             let drawn = Drawn::from(&mut order);
