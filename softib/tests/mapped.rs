@@ -267,6 +267,16 @@ fn short_writes_end_with_their_region() {
 }
 
 #[test]
+fn short_writes_end_with_their_peer() {
+    let mut writer = Writer::new();
+    let out = writer.dev.buf(64);
+    writer.warm_up(out.sge(0, 8));
+    writer.child.kill();
+    assert!(!writer.writes_short([&[1, 2, 3], &[]], 7, 64), "the kernel has marked the peer's word of life");
+    assert_eq!(writer.writes(out.sge(0, 8), 16, IBV_SEND_SIGNALED).unwrap().status, IBV_WC_RETRY_EXC_ERR);
+}
+
+#[test]
 fn what_is_not_granted_is_refused_and_a_region_that_is_gone_is_left_alone() {
     for (at, len) in [(LEN, 1), (LEN - 7, 8), (usize::MAX - 10, 20)] {
         let mut writer = Writer::new();

@@ -92,7 +92,7 @@ pub unsafe extern "C" fn write_short(qp: *mut ibv_qp, request: *const ShortWrite
         return libc::EAGAIN;
     };
     let State { qps, w, .. } = &mut *state;
-    // SAFETY: as above.
+    // SAFETY: the buffers of the request are readable, as the caller promises.
     let written = qps.get_mut(index).is_some_and(|qp| unsafe { initiator::write_short(qp, w, request) });
     if written { 0 } else { libc::EAGAIN }
 }

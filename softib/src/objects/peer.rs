@@ -43,7 +43,7 @@ pub struct Peer {
     pub ring: SendRing,
     /// Whether process_vm_* reaches it; None before it has been tried.
     pub reachable: Option<bool>,
-    live: Liveness,
+    pub live: Liveness,
     is_self: bool,
 }
 

@@ -60,6 +60,11 @@ impl Liveness {
         self.is_as_seen(map) || self.ask(map, file)
     }
 
+    /// What that word is as long as the owner lives, as far as is known; 0: it does not.
+    pub fn expected(&self) -> u32 {
+        self.expected
+    }
+
     /// Whether that load says so.
     #[inline(always)]
     pub fn is_as_seen(&self, map: &Map) -> bool {

@@ -3,11 +3,14 @@
 use super::cells::prefetch_to_write;
 use super::copy::{copy, copy_short, put_last, write_in_order};
 use super::keyed;
+use super::layout::H_LIFE;
+use super::liveness::Liveness;
 use super::map::{Map, Word};
 use super::mrtable::{Exposed, Watched};
 use super::ring::{SendRing, send_fence};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// The region, as it was looked up, and its bytes.
 #[derive(Debug)]
@@ -18,8 +21,12 @@ pub struct Mapped {
     addr: u64,
     len: u64,
     at: NonNull<u8>,
-    /// Says to the peer which of its regions we work on.
+    /// Says to the peer which of its regions we work on; and whether its deregistration does not make us execute a fence.
     hazard: Word,
+    fenced: bool,
+    /// The peer's word of life, and what it is as long as it lives.
+    life: Word,
+    alive: u32,
     /// Where was written last.
     last: NonNull<u8>,
     _map: Arc<Map>,
@@ -29,9 +36,10 @@ pub struct Mapped {
 unsafe impl Send for Mapped {}
 
 impl Mapped {
-    /// The region that `exposed` is in the tables of `tables`, whose bytes begin at `within` of `map`, of a peer to which `ring` leads.
+    /// The region that `exposed` is in the tables of `tables`, whose bytes begin at `within` of `map`, of a peer to which `ring` leads, and of whose
+    /// life `live` tells.
     pub fn new(
-        tables: &Arc<Map>,
+        (tables, live): (&Arc<Map>, &Liveness),
         exposed: &Exposed,
         (map, within): (&Arc<Map>, usize),
         ring: &SendRing,
@@ -44,15 +52,24 @@ impl Mapped {
             len,
             at,
             hazard: ring.hazard_word(),
+            fenced: ring.is_fenced(),
+            life: tables.word(H_LIFE),
+            alive: live.expected(),
             last: at,
             _map: map.clone(),
         }
     }
 
-    /// Says that we work on it; whether it is as it was. `fenced`: the peer's deregistration does not make us execute a fence.
+    /// The peer lives, if one load says so.
     #[inline(always)]
-    pub fn begin(&self, fenced: bool) -> bool {
-        keyed::begin_with(&*self.hazard, self.row.key(), || send_fence(fenced));
+    pub fn is_alive(&self) -> bool {
+        self.alive != 0 && self.life.load(Ordering::Relaxed) == self.alive
+    }
+
+    /// Says that we work on it; whether it is as it was.
+    #[inline(always)]
+    pub fn begin(&self) -> bool {
+        keyed::begin_with(&*self.hazard, self.row.key(), || send_fence(self.fenced));
         self.row.holds()
     }
 

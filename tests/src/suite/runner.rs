@@ -14,8 +14,7 @@ use crate::suite::drawn::Drawn;
 use crate::suite::{Case, Setting, Verdict};
 use crate::{Failure, Result, say};
 
-const UNREAD: &str =
-    "the cases after that were not run: the reader of standard output or standard error has gone";
+const UNREAD: &str = "the cases after that were not run: a signal, or the reader of standard output or standard error has gone";
 
 /// How many passed, and the names of those that failed or were skipped.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]

@@ -20,8 +20,7 @@ const LINE: usize = 64;
 pub struct Ring {
     landing: Landing,
     next: Cursor,
-    /// The next message; [`Expected::NONE`] when it is closed. Its number may lag behind that of the lane, until it is
-    /// [told](Self::expect).
+    /// The next message; [`Expected::NONE`] when it is closed. What comes in its lane otherwise [changes](Self::expect_next) it.
     expected: Expected,
     /// Messages that have been [counted](Self::take_uncounted), and bytes of the payloads of those that are not yet.
     counted: u32,
@@ -159,7 +158,7 @@ impl Ring {
     }
 
     /// The next message that is taken has this number of its lane.
-    pub fn expect(&mut self, number: u16) {
+    pub fn expect_next(&mut self, number: u16) {
         if !self.is_closed() {
             self.expected = Expected::new(self.next.lap(), number);
         }
@@ -184,7 +183,7 @@ impl Ring {
         }
     }
 
-    /// Takes the next message, if it has landed and is [expected](Self::expect): its tag and payload.
+    /// Takes the next message, if it has landed and is [expected](Self::expect_next): its tag and payload.
     #[inline(always)] // with every message
     pub fn take(&mut self) -> Option<(u8, Lent)> {
         let landed = self.landing.read(self.next.end() / TRAILER - 1)?;
@@ -194,7 +193,7 @@ impl Ring {
         let payload = landed.lend(len)?;
         self.expected.advance();
         if self.next.advance() {
-            self.expect(self.expected.number);
+            self.expect_next(self.expected.number);
         }
         self.uncounted_len += len as u32;
         self.is_made_ready = false;
@@ -213,6 +212,11 @@ impl Ring {
     #[inline(always)] // with every message that comes alone
     pub fn has_something(&self) -> bool {
         self.is_closed() || self.expected.has_landed(self.landing.word(self.at()))
+    }
+
+    /// What is expected is what is next, if so many messages of its lane have been counted.
+    pub fn is_in_step(&self, counted: u16) -> bool {
+        self.is_closed() || self.expected.number == counted.wrapping_add(self.uncounted() as u16)
     }
 
     fn uncounted(&self) -> u32 {
@@ -239,7 +243,7 @@ impl Ring {
     }
 
     #[inline(always)] // with every message
-    pub fn is_due(&self) -> bool {
+    fn is_due(&self) -> bool {
         self.next.count.wrapping_sub(self.due) as i32 >= 0
     }
 

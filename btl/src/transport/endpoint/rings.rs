@@ -137,6 +137,11 @@ impl Rings {
     }
 
     /// Rings by their number.
+    pub fn get(&self, number: u32) -> Option<&Ring> {
+        self.rings.get(number as usize)
+    }
+
+    /// The same.
     #[inline(always)] // with every message
     pub fn get_mut(&mut self, number: u32) -> Option<&mut Ring> {
         self.rings.get_mut(number as usize)

@@ -75,9 +75,7 @@ impl<C> Transport<C> {
             self.early(index, queue);
         }
         let end = End::parse(&buf.as_slice()[HEADER_LEN..len]);
-        if let Some(lane) = self.endpoints.lane(index, queue) {
-            lane.received = lane.received.wrapping_add(1);
-        }
+        self.count_numbered(index, queue);
         self.accept(index, queue, header.grant);
         self.delivered(Delivery::new(endpoint, 0, buf, 0, (slot, queue)));
         self.ended(endpoint, header.kind, end);

@@ -39,6 +39,7 @@ impl<C> Transport<C> {
         if self.is_behind() || !self.up.is_empty() || !self.rings.permits() {
             return None;
         }
+        debug_assert!(self.is_in_step(number), "ring {number}");
         let Some(landed) = self.rings.take(number) else { return self.take_of(number) };
         self.count_taken(number);
         Some(landed)
@@ -132,7 +133,7 @@ impl<C> Transport<C> {
     /// The next message of this ring, in which one has landed, if all that its sender has sent before it have come.
     #[inline(never)]
     fn take_of(&mut self, number: u32) -> Option<Landed> {
-        self.count_landed(number);
+        debug_assert!(self.is_in_step(number), "ring {number}");
         if let Some(landed) = self.rings.take(number) {
             self.count_taken(number);
             return Some(landed);
@@ -173,13 +174,32 @@ impl<C> Transport<C> {
         }
     }
 
-    /// Their endpoint counts the messages that have been taken from this ring. The ring is told which one of the lane is next.
+    /// A ring expects the message of its lane that is next.
+    fn is_in_step(&self, number: u32) -> bool {
+        let Some(ring) = self.rings.get(number) else { return true };
+        let lane = self.endpoints.named(ring.endpoint).and_then(|ep| ep.lanes.first());
+        lane.is_none_or(|lane| ring.is_in_step(lane.received))
+    }
+
+    /// Their endpoint counts the messages that have been taken from this ring. The ring is told which one of the lane is next, which has changed where
+    /// one has come by SEND.
     pub(crate) fn count_landed(&mut self, number: u32) {
         let Some(ring) = self.rings.get_mut(number) else { return };
         let (messages, len) = ring.take_uncounted();
         let Some(ep) = self.endpoints.named_mut(ring.endpoint) else { return };
         if let Some(received) = ep.count_landed(messages, len) {
-            ring.expect(received);
+            ring.expect_next(received);
+        }
+    }
+
+    /// A message that is not for the upper layer, and has a number in its lane as those have, has come by SEND.
+    pub(crate) fn count_numbered(&mut self, index: u32, queue: usize) {
+        let Some(ep) = self.endpoints.get_mut(index) else { return };
+        let Some(lane) = ep.lanes.get_mut(queue) else { return };
+        lane.received = lane.received.wrapping_add(1);
+        if queue == 0 {
+            let ring = ep.ring;
+            self.count_landed(ring);
         }
     }
 
@@ -227,6 +247,7 @@ impl<C> Transport<C> {
         if let Some(ep) = self.endpoints.named_mut(id) {
             ep.ring = number;
         }
+        self.count_landed(number);
         self.stats.rings += 1;
         self.tell_offer(number);
     }
@@ -274,9 +295,7 @@ impl<C> Transport<C> {
         let Some(ep) = self.endpoints.get(index) else { return self.rx.repost(queue, slot, buf) };
         let id = EpId { index, generation: ep.generation };
         let offer = Offer::parse(&buf.as_slice()[HEADER_LEN..len]);
-        if let Some(lane) = self.endpoints.lane(index, queue) {
-            lane.received = lane.received.wrapping_add(1);
-        }
+        self.count_numbered(index, queue);
         self.accept(index, queue, header.grant);
         self.delivered(Delivery::new(id, 0, buf, 0, (slot, queue)));
         match offer {

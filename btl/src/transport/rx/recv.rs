@@ -387,7 +387,11 @@ impl<C> Transport<C> {
         let len = (len - HEADER_LEN) as u32;
         ep.count_received(queue, len);
         self.stats.received += 1;
-        if ep.state() != State::Connected {
+        let (ring, is_early) = (ep.ring, ep.state() != State::Connected);
+        if queue == 0 {
+            self.count_landed(ring);
+        }
+        if is_early {
             self.early(index, queue);
         }
         self.accept(index, queue, header.grant());

@@ -29,7 +29,7 @@ pub fn open<'a>(link: &'a mut Link, peer: &Peer, qpn: u32, rkey: u32) -> Option<
 fn map(peer: &Peer, exposed: &mrtable::Exposed) -> Option<Mapped> {
     let offset = (exposed.shared != 0).then_some(exposed.shared as usize)?;
     let place = peer.memory(offset, exposed.region.len.try_into().ok()?)?;
-    Some(Mapped::new(&peer.map, exposed, place, &peer.ring))
+    Some(Mapped::new((&peer.map, &peer.live), exposed, place, &peer.ring))
 }
 
 /// Moves the data of a request by our own hand, if its memory is mapped here. None: it is not, or not granted, and nothing has happened.
@@ -42,7 +42,7 @@ pub fn moved_mapped(peer: &Peer, grant: &Grant, work: &Work, sges: &[ibv_sge]) -
     grant.permits(&exposed, needed(work), addr, work.len.into())?;
     let window = map(peer, &exposed)?;
     let first = window.place(addr, work.len)?;
-    let holds = window.begin(peer.ring.is_fenced());
+    let holds = window.begin();
     let mut at = first;
     for sge in sges.iter().filter(|_| holds) {
         // SAFETY: the buffers are in memory of ours with the rights that the request needs (checked), and all of them together have as many bytes

@@ -2,6 +2,7 @@
 
 use super::mapped::open;
 use super::short::{Short, complete_write};
+use crate::objects::peer::Link;
 use crate::objects::qp::Qp;
 use crate::objects::world::World;
 use crate::shm::copy::SHORT;
@@ -19,9 +20,9 @@ pub fn write_mapped(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr, sge: &ibv_sge)
     if !may_read || !may_write(qp) {
         return Short::Other;
     }
-    let Some((window, fenced)) = find(qp, w, rdma.rkey) else { return Short::Other };
+    let Some(window) = find(qp, w, rdma.rkey) else { return Short::Other };
     let Some(place) = window.place(rdma.remote_addr, sge.length) else { return Short::Other };
-    let holds = window.begin(fenced);
+    let holds = window.begin();
     if holds {
         // SAFETY: the program vouches for its buffer until the completion (inline, or checked against its MR). The peer had granted the region
         // when it was looked at, and that has not changed.
@@ -51,11 +52,11 @@ pub unsafe fn write_short(qp: &mut Qp, w: &mut World, request: &ShortWrite) -> b
     if !fits || qp.sig_all || !may_write(qp) || !remote_addr.is_multiple_of(WORD as u64) {
         return false;
     }
-    let Some((window, fenced)) = find(qp, w, rkey) else { return false };
+    let Some(window) = find(qp, w, rkey) else { return false };
     let Some(place) = window.place(remote_addr.wrapping_sub(front as u64), (front + WORD) as u32) else {
         return false;
     };
-    let holds = window.begin(fenced);
+    let holds = window.begin();
     if holds {
         // SAFETY: the caller vouches for the buffers. The peer had granted the region when it was looked at, and that has not changed.
         unsafe { window.write_pieces([(head, head_len), (body, body_len)], last, place) };
@@ -78,19 +79,25 @@ fn may_write(qp: &Qp) -> bool {
     qp.short && qp.sq.is_empty() && has_room
 }
 
-/// The region with this key, if it is mapped here; and whether the peer's deregistration does not make us execute a fence.
+/// The region with this key of a peer that lives, if it is mapped here.
 #[inline(always)]
-fn find<'a>(qp: &'a mut Qp, w: &mut World, rkey: u32) -> Option<(&'a mut Mapped, bool)> {
+fn find<'a>(qp: &'a mut Qp, w: &mut World, rkey: u32) -> Option<&'a mut Mapped> {
     let link = qp.link.as_mut().filter(|link| link.is_current())?;
-    let peer = w.peers.at_hand(link)?;
-    let fenced = peer.ring.is_fenced();
-    if link.window.as_ref().is_none_or(|window| window.row.key() != rkey) {
-        if link.apart == rkey {
-            return None;
-        }
-        return Some((open(link, peer, qp.attr.dest_qp_num, rkey)?, fenced));
+    let is_it = |window: &Mapped| window.row.key() == rkey && window.is_alive();
+    if link.window.as_deref().is_none_or(|window| !is_it(window)) {
+        return find_anew(link, w, qp.attr.dest_qp_num, rkey);
     }
-    Some((link.window.as_deref_mut()?, fenced))
+    link.window.as_deref_mut()
+}
+
+/// The same where another one, or none, was written to last, or the peer's word of life is another one.
+#[inline(never)]
+fn find_anew<'a>(link: &'a mut Link, w: &mut World, qpn: u32, rkey: u32) -> Option<&'a mut Mapped> {
+    if link.apart == rkey {
+        return None;
+    }
+    let peer = w.peers.at_hand(link)?;
+    open(link, peer, qpn, rkey)
 }
 
 /// One more has been carried out.
