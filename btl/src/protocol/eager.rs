@@ -9,12 +9,12 @@
 //!            tag     length  number (LE)   0     lap
 //! ```
 //!
-//! The trailer is written last, and its `lap` behind all else, byte by byte if need be: who reads the lap can read the message. `lap` is one more than
-//! how often the ring has gone round, modulo 2^8: what the slot had in the lap before is no message. `number` counts the messages of the lane, those that
-//! go by SEND among them: the receiver
-//! takes a message only when all before it have come, so the two ways together keep the order.
+//! The trailer is written last, and its `lap` behind all else, byte by byte if need be: who reads the lap can read the message. `lap` is one
+//! more than how often the ring has gone round, modulo 2^8: what the slot had in the lap before is no message. `number` counts the messages of the
+//! lane, those that go by SEND among them: the receiver takes a message only when all before it have come, so the two ways together keep the order.
 //!
-//! Each side offers its memory to the other ([`Offer`](super::wire::Offer)). What is written to it is bytes that may be anything: [`Trailer::parse`].
+//! Each side offers its memory to the other ([`Offer`](super::wire::Offer)). What is written to it is bytes that may be anything:
+//! [`Expected::of`], [`Expected::check`].
 #![forbid(unsafe_code)]
 
 use super::wire::MOST_SLOTS;

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   progress ──> look ──> hand_up_found ──> hand_up_more ──> hand_up_others      one thread: messages, one by one, then the rest
+//!            │                    ├──> hand_up_landed ─────────────┤             the same: messages that have landed in a ring, then the rest
 //!            │                    └──> hand_up_completed ──────────┘             the same: puts and gets that are over, then the rest
 //!            ├─> progress_beside_ours ──────────────────────> hand_up_others      a thread of ours serves the transport, too
 //!            └─> progress_in_turn                                                 Open MPI uses threads: each lane's messages in turn

@@ -164,15 +164,11 @@ impl Ring {
         }
     }
 
-    /// A message has landed, and those before it have come, if so many messages of its lane have been counted.
-    pub fn is_next(&self, counted: u16) -> bool {
-        if self.is_closed() {
-            return false;
-        }
-        let expected = Expected::new(self.next.lap(), counted.wrapping_add(self.uncounted() as u16));
+    /// A message has landed, and those before it have come.
+    pub fn is_next(&self) -> bool {
         let word = self.landing.word(self.at());
         // What is no message is found when it is taken.
-        expected.of(word).is_some() || expected.check(word).is_err()
+        self.expected.of(word).is_some() || self.expected.check(word).is_err()
     }
 
     /// Nothing has landed, and the next message is waited for: its lines are got ready for who writes it, once.

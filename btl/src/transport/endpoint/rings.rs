@@ -8,7 +8,7 @@
 #![forbid(unsafe_code)]
 
 use super::ring::{Landed, Ring};
-use super::{Endpoint, EpId, NO_RING};
+use super::{EpId, NO_RING};
 use crate::transport::port::config::Eager;
 use slab::Slab;
 use std::sync::Arc;
@@ -147,49 +147,36 @@ impl Rings {
         self.rings.get_mut(number as usize)
     }
 
-    /// The number of rings in which a message has landed that `may` be taken. Where there is one only, who takes the message asks.
+    /// The number of rings in which a message has landed, and all that its sender has sent before it have come. Where there is one only, who takes
+    /// the message asks for that.
     #[inline(always)] // with every look
-    pub fn ready(&self, may: impl Fn(&Ring) -> bool) -> Option<u32> {
+    pub fn ready(&self) -> Option<u32> {
         match self.hot[..] {
             _ if self.left == 0 => None,
             [] => None,
             [number] => self.rings.get(number as usize)?.is_ready().then_some(number),
-            _ => self.ready_of_several(may),
+            _ => self.ready_of_several(),
         }
     }
 
     #[inline(never)]
-    fn ready_of_several(&self, may: impl Fn(&Ring) -> bool) -> Option<u32> {
+    fn ready_of_several(&self) -> Option<u32> {
         let is_ready = |number: &&u32| {
-            self.rings.get(**number as usize).is_some_and(|ring| ring.is_ready() && may(ring))
+            self.rings.get(**number as usize).is_some_and(|ring| ring.is_ready() && ring.is_next())
         };
         let (before, from) = self.hot.split_at_checked(self.turn).unwrap_or((&[], &self.hot));
         from.iter().find(is_ready).or_else(|| before.iter().find(is_ready)).copied()
     }
 
-    /// A message of this endpoint has landed that is next in its lane.
-    #[inline(always)] // with every message
-    pub fn has_next<C>(&self, ep: &Endpoint<C>) -> bool {
-        ep.ring != NO_RING && self.is_next(ep)
-    }
-
-    #[inline(never)]
-    fn is_next<C>(&self, ep: &Endpoint<C>) -> bool {
-        let counted = ep.lanes.first().map(|lane| lane.received);
-        self.rings
-            .get(ep.ring as usize)
-            .is_some_and(|ring| counted.is_some_and(|counted| ring.is_next(counted)))
-    }
-
     /// The same of cold ones, if this is a look for them; it is hot from now on.
     #[inline(always)] // with every look
-    pub fn ready_of_cold(&mut self, look: u32, may: impl Fn(&Ring) -> bool) -> Option<u32> {
-        if look.is_multiple_of(COLD) && self.hot.len() != self.rings.len() { self.warm_up(may) } else { None }
+    pub fn ready_of_cold(&mut self, look: u32) -> Option<u32> {
+        if look.is_multiple_of(COLD) && self.hot.len() != self.rings.len() { self.warm_up() } else { None }
     }
 
     #[inline(never)]
-    fn warm_up(&mut self, may: impl Fn(&Ring) -> bool) -> Option<u32> {
-        let is_ready = |(_, ring): &(usize, &Ring)| ring.is_ready() && may(ring);
+    fn warm_up(&mut self) -> Option<u32> {
+        let is_ready = |(_, ring): &(usize, &Ring)| ring.is_ready() && ring.is_next();
         let number = self.rings.iter().find(is_ready).map(|(number, _)| number as u32)?;
         if !self.hot.contains(&number) {
             self.hot.push(number);

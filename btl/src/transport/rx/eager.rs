@@ -9,8 +9,7 @@
 
 use crate::protocol::eager::TRAILER;
 use crate::protocol::wire::{HEADER_LEN, Header, Kind, Offer};
-use crate::transport::endpoint::ring::Ring;
-use crate::transport::endpoint::{Endpoint, Endpoints, EpId, NO_RING};
+use crate::transport::endpoint::{Endpoint, EpId, NO_RING};
 use crate::transport::port::buffer::Queued;
 use crate::transport::{Delivery, Landed, Transport, Upcall};
 use verbs::Lent;
@@ -22,7 +21,7 @@ impl<C> Transport<C> {
         if self.rings.is_empty() {
             return None;
         }
-        let number = self.rings.take_found().or_else(|| self.landed())?;
+        let number = self.rings.take_found().or_else(|| self.rings.ready())?;
         if self.rings.permits() { self.take_of(number).map(Delivery::from) } else { None }
     }
 
@@ -113,21 +112,13 @@ impl<C> Transport<C> {
 
     /// A message can be taken from one of several rings.
     pub fn has_landed_elsewhere(&self) -> bool {
-        self.rings.are_many() && self.landed().is_some()
+        self.rings.are_many() && self.rings.ready().is_some()
     }
 
-    /// The ring whose next message has landed, and all that its sender has sent before it have come.
-    #[inline(always)] // with every look
-    pub(super) fn landed(&self) -> Option<u32> {
-        self.rings.ready(|ring| is_next(&self.endpoints, ring))
-    }
-
-    /// The same where cold rings are looked at, too, if it is their turn.
+    /// The ring whose next message has landed, and all that its sender has sent before it have come; a cold one, too, if it is their turn.
     #[inline(always)] // with every look
     pub(super) fn look_for_landed(&mut self) -> Option<u32> {
-        let (endpoints, look) = (&self.endpoints, self.rx.looks);
-        let found = self.rings.ready(|ring| is_next(endpoints, ring));
-        found.or_else(|| self.rings.ready_of_cold(look, |ring| is_next(endpoints, ring)))
+        self.rings.ready().or_else(|| self.rings.ready_of_cold(self.rx.looks))
     }
 
     /// The next message of this ring, in which one has landed, if all that its sender has sent before it have come.
@@ -205,11 +196,9 @@ impl<C> Transport<C> {
 
     /// What has landed of this endpoint goes up before what comes next of its lane, or is to be said of it: also of a ring that is cold.
     pub(crate) fn land_all(&mut self, index: u32) {
-        if let Some(ep) = self.endpoints.get(index).filter(|ep| ep.ring != NO_RING) {
-            self.count_landed(ep.ring);
-        }
-        while self.endpoints.get(index).is_some_and(|ep| self.rings.has_next(ep)) {
-            let number = self.endpoints.get(index).map_or(NO_RING, |ep| ep.ring);
+        let number = self.endpoints.get(index).map_or(NO_RING, |ep| ep.ring);
+        self.count_landed(number);
+        while self.rings.get(number).is_some_and(|ring| ring.is_next()) {
             let Some(landed) = self.take_of(number) else { return };
             self.count_landed(number);
             if let Some(delivery) = self.deliver_in_order(landed.into()) {
@@ -343,13 +332,6 @@ impl<C> Transport<C> {
             ring.accept(offer);
         }
     }
-}
-
-/// All that the sender of the next message of a ring has sent before it has come.
-#[inline(always)] // with every message
-fn is_next<C>(endpoints: &Endpoints<C>, ring: &Ring) -> bool {
-    let lane = endpoints.named(ring.endpoint).and_then(|ep| ep.lanes.first());
-    lane.is_some_and(|lane| ring.is_next(lane.received))
 }
 
 impl<C> Endpoint<C> {

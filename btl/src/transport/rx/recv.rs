@@ -87,7 +87,7 @@ impl<C> Transport<C> {
         }
         self.rings.count_vain();
         self.rings.make_ready();
-        (0..self.rings.times()).find_map(|_| self.landed())
+        (0..self.rings.times()).find_map(|_| self.rings.ready())
     }
 
     /// A message has landed in this ring.
