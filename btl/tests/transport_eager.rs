@@ -203,3 +203,33 @@ fn a_ring_that_rests_is_looked_at_soon_and_before_what_comes_behind() {
     world.drain();
     world.close();
 }
+
+/// Messages of one slot and of several, in any order: where one has lain, no bytes of it are taken for the next one's end.
+#[test]
+fn bytes_of_a_long_message_are_no_message_of_the_next_lap() {
+    let mut world = world("several", Eager { slots: 16, threshold: 4, most: 2, cooling: 128 }, 2);
+    open_rings(&mut world, (0, 1));
+    let before = stats(&world, 0).sent_eager;
+    for round in 0..6000 {
+        exchange(&mut world, (0, 1), 1, round * 7919 % (LONGEST + 1));
+    }
+    assert_eq!(stats(&world, 0).sent_eager - before, 6000, "{}", stats(&world, 0));
+    world.drain();
+    world.close();
+}
+
+/// Messages of several slots are of a shared queue until there are rings.
+#[test]
+fn a_peer_that_sends_many_over_a_shared_queue_gets_a_ring_if_they_fit() {
+    let eager = Some(Eager { slots: 16, threshold: 8, most: 2, cooling: 128 });
+    for (len, has_rings) in [(LONGEST, true), (LONGEST + 1, false)] {
+        let layout = "P,128,64,48,16,8:S,65536,64,48,16";
+        let mut world = World::with("shared", Config { eager, ..config(layout) }, 2);
+        // Those of the first exchange may all have waited for the connection.
+        (0..2).for_each(|_| exchange(&mut world, (0, 1), 40, len));
+        let now = stats(&world, 0);
+        assert_eq!((now.rings == 1, now.sent_eager > 10), (has_rings, has_rings), "{len} bytes: {now}");
+        world.drain();
+        world.close();
+    }
+}

@@ -21,9 +21,9 @@ pub(crate) fn run(data: &[u8]) {
         assert_eq!(bytes[1], LAST, "one flag and no other");
         assert_eq!(header.flag_last(true).emit(), *bytes);
     }
-    // The same word at the end of a slot.
+    // The same word at the end of a message in a ring.
     let word = u64::from_le_bytes(*bytes);
-    if let Some(trailer) = Expected::new(bytes[7], u16::from_le_bytes([bytes[2], bytes[3]])).of(word) {
+    if let Some(trailer) = Expected::new(bytes[7], u16::from_le_bytes([bytes[3], bytes[4]])).of(word) {
         assert!(trailer.payload_len() <= LONGEST && trailer.emit() == *bytes);
     }
     if let Some(header) = XrcHeader::parse(*bytes) {

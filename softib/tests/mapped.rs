@@ -219,8 +219,9 @@ fn short_writes_go_from_their_pieces_or_have_not_happened() {
             let wc = writer.writes(out.sge(0, 8), 0, IBV_SEND_SIGNALED).unwrap();
             assert_eq!((wc.status, wc.wr_id), (IBV_WC_SUCCESS, 9));
         }
-        let (seed, head, body) = (5000 + round as u64, round % 71, round * 7 % 60);
-        let (len, end) = (head + body + 8, 512 + 8 * (round % 9));
+        let (seed, head) = (5000 + round as u64, round % 71);
+        let body = if round % 3 == 0 { round * 31 % 1100 } else { round * 7 % 60 };
+        let (len, end) = (head + body + 8, 2048 + 8 * (round % 9));
         out.data[..len].copy_from_slice(&pattern(seed, len));
         let (pieces, last) = out.data[..len].split_at(head + body);
         let (last, pieces) = (u64::from_le_bytes(last.try_into().unwrap()), pieces.split_at(head));

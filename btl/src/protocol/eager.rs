@@ -2,16 +2,21 @@
 //! and none completes.
 //!
 //! ```text
-//!   memory of one side   0..8   how many of our messages the peer has taken from its ring; the peer writes that
-//!                        128..    slots of 128 bytes, into which the peer writes its messages, one after the other, round and round
-//!   slot                 [      free      |  payload  | trailer ]     a message ends where its slot ends, and is written with one WRITE
-//!   trailer   byte 0      1       2..4      4..7    7
-//!            tag     length  number (LE)   0     lap
+//!   memory of one side   0..8     how many slots of our messages the peer has taken from its ring; the peer writes that
+//!                        128..    the overhang, into which the last message of a lap may reach
+//!                        640..    slots of 128 bytes, into which the peer writes its messages, one below the other, round and round
+//!   message              [      free      |  payload  ..  |  payload  | trailer ]     one slot or several; it ends where its highest slot
+//!                                                                                     ends, and is written with one WRITE
+//!   trailer   byte 0      1..3          3..5          5..7    7
+//!            tag     length (LE)   number (LE)   0     lap
 //! ```
 //!
-//! The trailer is written last, and its `lap` behind all else, byte by byte if need be: who reads the lap can read the message. `lap` is one
-//! more than how often the ring has gone round, modulo 2^8: what the slot had in the lap before is no message. `number` counts the messages of the
-//! lane, those that go by SEND among them: the receiver takes a message only when all before it have come, so the two ways together keep the order.
+//! A ring is filled from its highest slot down: so the trailer of the next message is at a place that is known, whatever the length of that
+//! message, and everything else of it lies in front. The trailer is written last, and its `lap` behind all else, byte by byte if need be: who reads
+//! the lap can read the message. `lap` is one more than how often the ring has gone round, modulo 2^8: what the slot had in the lap before is no
+//! message. Where a message of several slots has lain, its receiver writes its trailer into each of them ([`ends_within`]), lest its bytes be taken
+//! for a trailer in the next lap. `number` counts the messages of the lane, those that go by SEND among them: the receiver takes a message only when
+//! all before it have come, so the two ways together keep the order.
 //!
 //! Each side offers its memory to the other ([`Offer`](super::wire::Offer)). What is written to it is bytes that may be anything:
 //! [`Expected::of`], [`Expected::check`].
@@ -19,10 +24,10 @@
 
 use super::wire::MOST_SLOTS;
 
-/// The longest payload that a trailer tells of is longer than a slot, or it tells more than its length.
+/// The longest payload that a trailer tells of is longer than there may be, or it tells more than its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the last word of an eager RDMA slot is {0:#x}: no message ends so; peer runs another version, or memory was overwritten"
+    "the last word of an eager RDMA message is {0:#x}: no message ends so; peer runs another version, or memory was overwritten"
 )]
 pub struct Refused(u64);
 
@@ -32,20 +37,37 @@ pub const SLOT: usize = 128;
 /// Bytes of the trailer.
 pub const TRAILER: usize = 8;
 
-/// The longest payload.
-pub const LONGEST: usize = SLOT - TRAILER;
+/// The longest payload of a message of one slot.
+pub const ALONE: usize = SLOT - TRAILER;
 
-/// Where the first slot begins, behind the lines of the word in front.
-const FIRST: usize = SLOT;
+/// Slots of the longest message.
+const WIDEST: usize = 5;
+
+/// The longest payload.
+pub const LONGEST: usize = WIDEST * SLOT - TRAILER;
+
+/// Where the lowest slot begins, behind the lines of the word in front and what the last message of a lap may need below.
+const FIRST: usize = WIDEST * SLOT;
+
+/// Slots of a message with such a payload.
+#[inline(always)] // with every message
+pub const fn slots_of(len: usize) -> u32 {
+    ((len + TRAILER).div_ceil(SLOT)) as u32
+}
+
+/// Where the slots end that a message with such a payload has besides its highest one, which ends at `end`.
+pub fn ends_within(end: usize, len: usize) -> impl Iterator<Item = usize> {
+    (1..slots_of(len) as usize).map(move |slot| end.saturating_sub(slot * SLOT))
+}
 
 /// Where the next message of a ring is written, or looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cursor {
-    /// Messages so far, modulo 2^32.
+    /// Slots of the messages so far, what hangs over the lowest one among them, modulo 2^32.
     pub count: u32,
-    /// Where its slot ends, and the last one, in the memory.
+    /// Where it ends, and the highest slot, in the memory.
     end: u32,
-    last: u32,
+    top: u32,
     lap: u8,
 }
 
@@ -53,21 +75,22 @@ impl Cursor {
     /// Of a ring of so many slots, rounded down to a power of two that there may be.
     pub fn new(slots: u16) -> Cursor {
         let slots = 1 << slots.clamp(1, MOST_SLOTS).ilog2();
-        Cursor { count: 0, end: (FIRST + SLOT) as u32, last: FIRST as u32 + slots * SLOT as u32, lap: 1 }
+        let top = FIRST as u32 + slots * SLOT as u32;
+        Cursor { count: 0, end: top, top, lap: 1 }
     }
 
     /// Slots of the ring.
     #[inline(always)] // with every message
     pub const fn slots(self) -> u32 {
-        (self.last - FIRST as u32) / SLOT as u32
+        (self.top - FIRST as u32) / SLOT as u32
     }
 
     /// Bytes of the memory that such a ring lies in.
     pub const fn memory(self) -> usize {
-        self.last as usize
+        self.top as usize
     }
 
-    /// Where the slot of the next message ends, in the memory.
+    /// Where the next message ends, in the memory.
     #[inline(always)] // with every message
     pub const fn end(self) -> usize {
         self.end as usize
@@ -79,20 +102,20 @@ impl Cursor {
         self.lap
     }
 
-    /// One message further. Whether it is the first of a lap.
+    /// One message of so many slots, of [`LONGEST`] bytes at most, further. Whether the next one is the first of a lap.
     #[inline(always)] // with every message
-    pub const fn advance(&mut self) -> bool {
-        self.count = self.count.wrapping_add(1);
-        let turns = self.end == self.last;
+    pub const fn advance(&mut self, slots: u32) -> bool {
+        self.count = self.count.wrapping_add(slots);
+        self.end -= slots * SLOT as u32;
+        let turns = self.end <= FIRST as u32;
         if turns {
-            (self.end, self.lap) = (FIRST as u32, self.lap.wrapping_add(1));
+            (self.end, self.lap) = (self.top, self.lap.wrapping_add(1));
         }
-        self.end += SLOT as u32;
         turns
     }
 }
 
-/// The last word of a slot.
+/// The last word of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trailer(u64);
 
@@ -112,7 +135,7 @@ impl Expected {
     /// The message of this lap and number.
     #[inline(always)] // with every message
     pub const fn new(lap: u8, number: u16) -> Expected {
-        Expected { lap: (lap as u64) << 40, number }
+        Expected { lap: (lap as u64) << 32, number }
     }
 
     /// There is none.
@@ -124,13 +147,13 @@ impl Expected {
     /// Whether a word is that of a message of the lap.
     #[inline(always)] // with every look
     pub const fn has_landed(self, word: u64) -> bool {
-        word >> 56 == self.lap >> 40
+        word >> 56 == self.lap >> 32
     }
 
     /// The trailer of the message. `None`: it has not landed, one before it has not come yet, or it is [refused](Self::check).
     #[inline(always)] // with every message
     pub const fn of(self, word: u64) -> Option<Trailer> {
-        if word >> 16 == self.lap | self.number as u64 && (word >> 8) as u8 as usize <= LONGEST {
+        if word >> 24 == self.lap | self.number as u64 && (word >> 8) as u16 as usize <= LONGEST {
             Some(Trailer(word))
         } else {
             None
@@ -142,7 +165,7 @@ impl Expected {
     /// # Errors
     /// No sender of this version has written it.
     pub const fn check(self, word: u64) -> Result<(), Refused> {
-        let is_none = word & RESERVED != 0 || (word >> 8) as u8 as usize > LONGEST;
+        let is_none = word & RESERVED != 0 || (word >> 8) as u16 as usize > LONGEST;
         if self.has_landed(word) && is_none { Err(Refused(word)) } else { Ok(()) }
     }
 
@@ -154,13 +177,13 @@ impl Expected {
 }
 
 /// Bits that no message has set.
-const RESERVED: u64 = 0x00ff_ffff_0000_0000;
+const RESERVED: u64 = 0x00ff_ff00_0000_0000;
 
 impl Trailer {
     /// Of a message of `len` bytes, [`LONGEST`] at most.
     #[inline(always)] // with every message
     pub const fn new(tag: u8, lap: u8, number: u16, len: usize) -> Trailer {
-        Trailer(tag as u64 | (len as u64) << 8 | (number as u64) << 16 | (lap as u64) << 56)
+        Trailer(tag as u64 | (len as u64) << 8 | (number as u64) << 24 | (lap as u64) << 56)
     }
 
     /// The wire bytes.
@@ -178,7 +201,7 @@ impl Trailer {
     /// Bytes of payload.
     #[inline(always)] // with every message
     pub const fn payload_len(self) -> usize {
-        (self.0 >> 8) as u8 as usize
+        (self.0 >> 8) as u16 as usize
     }
 }
 
@@ -188,19 +211,33 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
+        /// What has been written at a place where a message is looked for is of the lap before, whatever the messages are long.
         #[test]
-        fn a_ring_goes_round_and_no_lap_is_like_the_one_before(slots in 1u16..5000) {
+        fn a_ring_goes_round_and_no_lap_is_like_the_one_before(
+            slots in 1u16..5000,
+            lens in proptest::collection::vec(prop_oneof![3 => 0..=ALONE, 1 => 0..=LONGEST], 1..50),
+        ) {
             let mut cursor = Cursor::new(slots);
             prop_assert!(cursor.slots() <= slots.into() && cursor.slots() > u32::from(slots.min(MOST_SLOTS)) / 2);
             let mut laps = std::collections::HashMap::new();
-            for _ in 0..3 * cursor.slots() {
-                let end = cursor.end();
+            let mut lens = lens.into_iter().cycle();
+            while cursor.lap() < 4 {
+                let (end, lap, len) = (cursor.end(), cursor.lap(), lens.next().unwrap_or(0));
                 prop_assert!(end <= cursor.memory() && end % SLOT == FIRST % SLOT && end >= FIRST + SLOT);
-                let last = laps.insert(end, cursor.lap());
-                prop_assert!(last.is_none_or(|last| last.wrapping_add(1) == cursor.lap()));
-                cursor.advance();
+                let begin = end - len - TRAILER;
+                prop_assert!(begin >= SLOT);
+                let ends: Vec<usize> = ends_within(end, len).collect();
+                prop_assert!(ends.iter().all(|within| *within > begin && *within < end));
+                prop_assert_eq!(ends.len() as u32 + 1, slots_of(len));
+                for end in ends.into_iter().chain([end]).filter(|end| *end > FIRST) {
+                    let last = laps.insert(end, lap);
+                    prop_assert_eq!(last.unwrap_or(0) + 1, lap);
+                }
+                let count = cursor.count;
+                let turns = cursor.advance(slots_of(len));
+                prop_assert_eq!((cursor.count - count, cursor.lap() != lap), (slots_of(len), turns));
+                prop_assert!(!turns || laps.len() == cursor.slots() as usize && laps.values().all(|last| *last == lap));
             }
-            prop_assert_eq!(laps.len(), cursor.slots() as usize);
         }
 
         #[test]
@@ -219,8 +256,8 @@ mod tests {
 
         #[test]
         fn any_word_is_a_trailer_of_a_payload_that_fits_or_refused(word: u64) {
-            let expected = Expected::new((word >> 56) as u8, (word >> 16) as u16);
-            let is_one = word & RESERVED == 0 && word >> 8 & 0xff <= LONGEST as u64;
+            let expected = Expected::new((word >> 56) as u8, (word >> 24) as u16);
+            let is_one = word & RESERVED == 0 && word >> 8 & 0xffff <= LONGEST as u64;
             prop_assert_eq!(expected.of(word).is_some(), is_one);
             prop_assert_eq!(expected.check(word).is_ok(), is_one);
             prop_assert!(Expected::NONE.of(word).is_none() && Expected::NONE.check(word).is_ok());

@@ -365,13 +365,17 @@ impl World {
     pub fn try_send(&mut self, from: usize, to: usize, message: Message, can_wait: bool) -> bool {
         let (id, queue) = (self.id(from, to), self.layout.for_payload(message.len).expect("a queue"));
         let transport = &mut self.sides[from].transport;
+        let before = transport.stats.sent_eager;
         let mut bytes = vec![0; message.len.min(LONGEST_INLINE)];
         message.fill(&mut bytes);
         let (head, body) = bytes.split_at(bytes.len().min(14));
         let is_short = message.len <= LONGEST_INLINE;
         let (tag, pieces) = (message.tag, [head, body]);
-        let goes_straight = is_short && transport.goes_straight(id, message.len);
-        let is_sent = goes_straight && transport.sendi_straight(id, tag, pieces);
+        let is_sent = is_short
+            && match transport.goes_straight(id, message.len) {
+                true => transport.sendi_straight(id, tag, pieces),
+                false => transport.sendi_longer(id, tag, pieces),
+            };
         if !(is_sent || is_short && transport.sendi(id, tag, pieces)) {
             let Some(mut buf) = transport.take(id, message.len, can_wait) else { return false };
             message.fill(&mut buf.payload()[..message.len]);
@@ -380,6 +384,7 @@ impl World {
                 return true; // the endpoint is lost, and the message with it
             }
         }
+        let queue = if transport.stats.sent_eager == before { queue } else { 0 };
         log::trace!("{from} sends {to} over queue {queue} {message:?}");
         self.model.expect((from, to, queue), message);
         true
@@ -468,7 +473,8 @@ impl World {
         let len = payload.len();
         let queue = self.layout.for_payload(len).expect("a queue");
         log::trace!("{to} is handed {len} bytes with tag {tag} from {from} over queue {queue}");
-        self.model.arrived((from, to, queue), tag, payload);
+        let stream = if self.model.is_next((from, to, 0), tag, payload) { 0 } else { queue };
+        self.model.arrived((from, to, stream), tag, payload);
         self.sides[to].received += 1;
         if tag & ECHO != 0 {
             let answer = self.model.message(len, 0);

@@ -1,5 +1,5 @@
 //! What must arrive: per sender, receiver and queue of the layout, each message once, in order,
-//! intact.
+//! intact. What goes into rings is of the first queue.
 
 use super::rng::Rng;
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -63,6 +63,15 @@ impl Model {
     pub fn expect(&mut self, stream: Stream, message: Message) {
         let may_be_lost = self.unsure.contains(&(stream.0.min(stream.1), stream.0.max(stream.1)));
         self.expected.entry(stream).or_default().push_back(Expected { message, may_be_lost });
+    }
+
+    /// It is the next of this stream that is not lost.
+    pub fn is_next(&self, stream: Stream, tag: u8, payload: &[u8]) -> bool {
+        let is_it = |e: &Expected| e.message.tag == tag && e.message.is(payload);
+        let next = |expected: &VecDeque<Expected>| {
+            expected.iter().find(|e| !e.may_be_lost || is_it(e)).is_some_and(is_it)
+        };
+        self.expected.get(&stream).is_some_and(next)
     }
 
     /// A message came: it must be the next of its stream that is not lost.

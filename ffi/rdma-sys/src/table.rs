@@ -117,7 +117,7 @@ symbol_table! {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ShortWrite {
-    /// The buffers, and their bytes: up to 128 of each.
+    /// The buffers, and their bytes: up to 128 and 1024 of them.
     pub head: *const u8,
     pub head_len: usize,
     pub body: *const u8,

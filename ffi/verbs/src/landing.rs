@@ -83,10 +83,10 @@ pub struct WordRead<'a> {
 }
 
 impl WordRead<'_> {
-    /// Asks for the line so many bytes behind the word.
+    /// Asks for the line so many bytes before the word.
     #[inline(always)] // with every message
-    pub fn prefetch(&self, ahead: usize) {
-        prefetch(self.start, self.before + ahead);
+    pub fn prefetch(&self, before: usize) {
+        prefetch(self.start, self.before.wrapping_sub(before));
     }
 
     /// The last bytes before the word, which the peer does not write to before they are back. `None`: there are not so many.
@@ -131,6 +131,19 @@ impl Landing {
         }
     }
 
+    /// Changes the word that this place, counted in words, is of. Nothing is done where there is none.
+    pub fn put_word(&self, place: usize, word: u64) {
+        if let Some(at) = self.word_at(place) {
+            at.store(word, Ordering::Relaxed);
+        }
+    }
+
+    /// Where bytes begin that are lent. `None`: they are of another memory.
+    pub fn place_of(&self, lent: &Lent) -> Option<usize> {
+        let place = lent.addr().wrapping_sub(self.at.as_ptr() as usize);
+        (place <= self.len).then_some(place)
+    }
+
     /// Makes the line of this word, and the one before it, this processor's: who writes there gets them from one owner. Nothing is
     /// changed.
     #[inline]
@@ -170,8 +183,7 @@ impl Landing {
     /// They are of another memory.
     #[inline(always)] // with every message
     pub fn back(&mut self, lent: Lent) -> Result<bool, Lent> {
-        let place = lent.addr().wrapping_sub(self.at.as_ptr() as usize);
-        if place > self.len || self.lent == 0 {
+        if self.place_of(&lent).is_none() || self.lent == 0 {
             return Err(lent);
         }
         self.lent -= 1;

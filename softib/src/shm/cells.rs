@@ -228,7 +228,8 @@ fn lines(len: u32) -> usize {
 }
 
 /// A cache line.
-const LINE: usize = 64;
+pub const LINE: usize = 64;
+
 /// Fewest bytes of a payload that goes beyond the second line of its cell.
 pub const LONG: u32 = (2 * LINE - CELL_HEAD + 1) as u32;
 

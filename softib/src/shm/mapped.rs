@@ -1,6 +1,6 @@
 //! A peer's memory region that is mapped here, for it lies in the heap of the peer's segment.
 
-use super::cells::prefetch_to_write;
+use super::cells::{LINE, each_line, prefetch_to_write};
 use super::copy::{copy, copy_short, put_last, write_in_order};
 use super::keyed;
 use super::layout::H_LIFE;
@@ -98,10 +98,10 @@ impl Mapped {
         unsafe { write_in_order(from, place.as_ptr(), len as usize) }
     }
 
-    /// The same of pieces of up to [`SHORT`](super::copy::SHORT) bytes, behind which there is a word, which is aligned at the peer.
+    /// The same of pieces, behind which there is a word, which is aligned at the peer.
     ///
     /// # Safety
-    /// The pieces are so short and readable, and [the place](Self::place) is for all bytes of them and the word. The peer has granted it.
+    /// The pieces are readable, and [the place](Self::place) is for all bytes of them and the word. The peer has granted it.
     #[inline(always)]
     pub unsafe fn write_pieces(&self, pieces: [(*const u8, usize); 2], last: u64, place: NonNull<u8>) {
         let mut to = place.as_ptr();
@@ -123,6 +123,18 @@ impl Mapped {
         if in_burst {
             let step = (place.as_ptr() as usize).wrapping_sub(last);
             prefetch_to_write(place.as_ptr().wrapping_add(step.wrapping_mul(2)));
+        }
+    }
+
+    /// The same of all lines of a write of `len` bytes.
+    #[inline]
+    pub fn expect_as_long(&mut self, place: NonNull<u8>, len: usize, in_burst: bool) {
+        let last = std::mem::replace(&mut self.last, place).as_ptr() as usize;
+        if in_burst {
+            let step = (place.as_ptr() as usize).wrapping_sub(last);
+            let first = place.as_ptr().wrapping_add(step.wrapping_mul(2));
+            let begin = first.wrapping_sub(first.addr() % LINE);
+            each_line(begin, (len + LINE - 1) as u32, prefetch_to_write);
         }
     }
 

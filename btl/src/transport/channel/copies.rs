@@ -150,7 +150,7 @@ impl Copies {
 
 /// Copies a piece: one of up to [`SHORT`] bytes by two words that may overlap, which costs less than a call.
 #[inline(always)] // with every message
-fn copy(to: &mut [u8], piece: &[u8]) {
+pub fn copy(to: &mut [u8], piece: &[u8]) {
     if piece.len() > SHORT {
         return to.copy_from_slice(piece);
     }

@@ -24,7 +24,7 @@ pub mod held;
 pub mod ledger;
 
 pub use chain::{Ready, SENDS, Went};
-pub use copies::{SHORT, Span, copy_short};
+pub use copies::{SHORT, Span, copy};
 pub use held::{Connection, Fetch, Held, Operation, Rdma, Refused, Unposted};
 pub use ledger::{GivesBack, Ledger, Line, LineId};
 

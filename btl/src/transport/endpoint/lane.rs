@@ -307,11 +307,17 @@ impl Lane {
         Some(channel.post_straight(header, [head, body]))
     }
 
-    /// Writes a message into the peer's ring, if a slot of that is known to be free, it fits that, nothing is scarce, and the device has a way
+    /// Writes a message of so many slots into the peer's ring, if those are known to be free, nothing is scarce, and the device has a way
     /// of its own for that ([`Qp::write_short`](verbs::Qp::write_short)). False: nothing has happened.
     #[inline(always)] // with every message
-    pub fn write_eager(&mut self, ring: &mut Ring, most: u16, tag: u8, pieces: [&[u8]; 2]) -> bool {
-        if !ring.has_free_slot() || !self.is_plain_with_room(most, 0) {
+    pub fn write_eager(
+        &mut self,
+        (ring, slots): (&mut Ring, u32),
+        most: u16,
+        tag: u8,
+        pieces: [&[u8]; 2],
+    ) -> bool {
+        if !ring.has_free(slots) || !self.is_plain_with_room(most, 0) {
             return false;
         }
         let len = pieces[0].len().wrapping_add(pieces[1].len());
@@ -319,7 +325,7 @@ impl Lane {
         let Some(channel) = &mut self.channel else { return false };
         let written = channel.write_short(pieces, last, remote);
         if written {
-            ring.posted();
+            ring.posted(slots);
             self.budget.acquire();
             self.sent = self.sent.wrapping_add(1);
         }

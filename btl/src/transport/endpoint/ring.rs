@@ -3,9 +3,11 @@
 #![forbid(unsafe_code)]
 
 use super::EpId;
-use crate::protocol::eager::{Cursor, Expected, LONGEST, Refused, SLOT, TRAILER, Trailer};
+use crate::protocol::eager::{
+    ALONE, Cursor, Expected, LONGEST, Refused, SLOT, TRAILER, Trailer, ends_within, slots_of,
+};
 use crate::protocol::wire::Offer;
-use crate::transport::channel::copy_short;
+use crate::transport::channel::copy;
 use std::sync::Arc;
 use verbs::{Error, Landing, Lent, Pd, RKey, Remote};
 
@@ -22,10 +24,10 @@ pub struct Ring {
     next: Cursor,
     /// The next message; [`Expected::NONE`] when it is closed. What comes in its lane otherwise [changes](Self::expect_next) it.
     expected: Expected,
-    /// Messages that have been [counted](Self::take_uncounted), and bytes of the payloads of those that are not yet.
-    counted: u32,
+    /// Messages that have not been [counted](Self::take_uncounted) yet, and bytes of their payloads.
+    uncounted: u32,
     uncounted_len: u32,
-    /// When so many messages have been taken, the peer is to be told.
+    /// When so many slots have been taken, the peer is to be told.
     due: u32,
     /// Whose they are.
     pub endpoint: EpId,
@@ -35,6 +37,8 @@ pub struct Ring {
     is_made_ready: bool,
     /// Our offer has been taken back; the peer has still to take back its own.
     pub is_closing: bool,
+    /// Bytes of the payload that was taken last: the next one may be as long.
+    last_len: usize,
     /// Messages of both directions at the last call of [`Self::is_used`].
     seen: u32,
 }
@@ -77,7 +81,7 @@ struct Outlet {
     addr: u64,
     rkey: RKey,
     /// The message that is posted next.
-    bytes: [u8; SLOT],
+    bytes: [u8; LONGEST + TRAILER],
 }
 
 impl Ring {
@@ -91,7 +95,7 @@ impl Ring {
             landing: Landing::new(pd, next.memory())?,
             next,
             expected: Expected::new(next.lap(), 0),
-            counted: 0,
+            uncounted: 0,
             uncounted_len: 0,
             due: next.slots() / 2,
             endpoint,
@@ -99,6 +103,7 @@ impl Ring {
             is_made_ready: false,
             is_closing: false,
             seen: 0,
+            last_len: 0,
         })
     }
 
@@ -122,7 +127,8 @@ impl Ring {
             return false;
         }
         let (addr, rkey) = (offer.addr, RKey(offer.rkey));
-        self.outlet = Some(Box::new(Outlet { next, free: next.slots(), addr, rkey, bytes: [0; SLOT] }));
+        self.outlet =
+            Some(Box::new(Outlet { next, free: next.slots(), addr, rkey, bytes: [0; LONGEST + TRAILER] }));
         true
     }
 
@@ -154,7 +160,26 @@ impl Ring {
     pub fn is_ready(&self) -> bool {
         // A longer message is in the line before, too, which is to come at the same time.
         self.landing.prefetch((self.at() * TRAILER).wrapping_sub(LINE));
+        if self.last_len > ALONE {
+            self.prefetch_payload(self.last_len);
+        }
         self.expected.has_landed(self.landing.word(self.at()))
+    }
+
+    /// Asks for the lines of a payload of this length in front of the next trailer, but for those that each look asks for. Its receiver reads the
+    /// first of them first, and would wait for it.
+    #[inline]
+    fn prefetch_payload(&self, len: usize) {
+        let (at, mut before) = (self.at() * TRAILER, len);
+        while before > LINE {
+            self.landing.prefetch(at.wrapping_sub(before));
+            before -= LINE;
+        }
+    }
+
+    /// No long message is expected next.
+    pub fn expect_short(&mut self) {
+        self.last_len = 0;
     }
 
     /// The next message that is taken has this number of its lane.
@@ -185,12 +210,14 @@ impl Ring {
         let landed = self.landing.read(self.next.end() / TRAILER - 1)?;
         let trailer = self.expected.of(landed.word)?;
         let len = trailer.payload_len();
-        landed.prefetch((AHEAD + 1) * SLOT + TRAILER - 1);
+        landed.prefetch((AHEAD + 1) * SLOT);
         let payload = landed.lend(len)?;
         self.expected.advance();
-        if self.next.advance() {
+        if self.next.advance(slots_of(len)) {
             self.expect_next(self.expected.number);
         }
+        self.uncounted += 1;
+        self.last_len = len;
         self.uncounted_len += len as u32;
         self.is_made_ready = false;
         Some((trailer.tag(), payload))
@@ -212,25 +239,34 @@ impl Ring {
 
     /// What is expected is what is next, if so many messages of its lane have been counted.
     pub fn is_in_step(&self, counted: u16) -> bool {
-        self.is_closed() || self.expected.number == counted.wrapping_add(self.uncounted() as u16)
-    }
-
-    fn uncounted(&self) -> u32 {
-        self.next.count.wrapping_sub(self.counted)
+        self.is_closed() || self.expected.number == counted.wrapping_add(self.uncounted as u16)
     }
 
     /// Messages that have been taken since this was asked last, and bytes of their payloads.
     #[inline]
     pub fn take_uncounted(&mut self) -> (u32, u32) {
-        let uncounted = (self.uncounted(), self.uncounted_len);
-        (self.counted, self.uncounted_len) = (self.next.count, 0);
+        let uncounted = (self.uncounted, self.uncounted_len);
+        (self.uncounted, self.uncounted_len) = (0, 0);
         uncounted
     }
 
     /// The upper layer is done with a message. Whether the peer is to be told how many have been taken.
     #[inline(always)] // with every message
     pub fn back(&mut self, payload: Lent) -> bool {
+        if payload.capacity() > ALONE {
+            self.clear(&payload);
+        }
         self.landing.back(payload).is_ok_and(|all| all) && self.is_due()
+    }
+
+    /// The slots of a message of several get its trailer: no bytes of it are a trailer of the next lap.
+    #[inline(never)]
+    fn clear(&self, payload: &Lent) {
+        let Some(begin) = self.landing.place_of(payload) else { return };
+        let end = begin + payload.capacity() + TRAILER;
+        let trailer = self.landing.word(end / TRAILER - 1);
+        ends_within(end, payload.capacity())
+            .for_each(|end| self.landing.put_word(end / TRAILER - 1, trailer));
     }
 
     /// So many have been taken that the peer is to be told, and none of them is read, for it may write there then.
@@ -251,23 +287,23 @@ impl Ring {
         Some((u64::from(taken).to_le_bytes(), Remote { addr: outlet.addr, rkey: outlet.rkey }))
     }
 
-    /// A slot of the peer's ring is known to be free.
+    /// So many slots of the peer's ring are known to be free.
     #[inline(always)] // with every message
-    pub fn has_free_slot(&self) -> bool {
-        self.outlet.as_ref().is_some_and(|outlet| outlet.free != 0)
+    pub fn has_free(&self, slots: u32) -> bool {
+        self.outlet.as_ref().is_some_and(|outlet| outlet.free >= slots)
     }
 
-    /// A message may be written into the peer's ring. Reads how many the peer has taken, if that is not known. When the ring has filled up, half
-    /// of it has to be free before it is used again: until then messages take the other way.
-    pub fn has_room(&mut self) -> bool {
+    /// A message of so many slots may be written into the peer's ring. Reads how many the peer has taken, if that is not known. When the ring has
+    /// filled up, half of it has to be free before it is used again: until then messages take the other way.
+    pub fn has_room(&mut self, needed: u32) -> bool {
         let taken = self.landing.word(0) as u32;
         let Some(outlet) = &mut self.outlet else { return false };
-        if outlet.free == 0 {
+        if outlet.free < needed {
             let slots = outlet.next.slots();
             let free = slots.saturating_sub(outlet.next.count.wrapping_sub(taken));
             outlet.free = if free >= slots / 2 { free } else { 0 };
         }
-        outlet.free != 0
+        outlet.free >= needed
     }
 
     /// The last word of the next message, of `len` bytes of payload, [`LONGEST`] at most, and where that goes; there [is room](Self::has_room).
@@ -294,19 +330,19 @@ impl Ring {
         let whole = &mut bytes[..len + TRAILER];
         let (first, rest) = whole.split_at_mut(head.len());
         let (second, trailer) = rest.split_at_mut(body.len());
-        copy_short(first, head);
-        copy_short(second, body);
+        copy(first, head);
+        copy(second, body);
         trailer.copy_from_slice(&Trailer::new(tag, next.lap(), number, len).emit());
         let addr = *addr + (next.end() - len - TRAILER) as u64;
         Some((whole, Remote { addr, rkey: *rkey }))
     }
 
-    /// It has been posted.
+    /// It has been posted, and has so many slots.
     #[inline(always)] // with every message
-    pub fn posted(&mut self) {
+    pub fn posted(&mut self, slots: u32) {
         if let Some(outlet) = &mut self.outlet {
-            outlet.next.advance();
-            outlet.free -= 1;
+            outlet.next.advance(slots);
+            outlet.free -= slots;
         }
     }
 }

@@ -100,6 +100,12 @@ impl Rings {
         self.config.is_some_and(|config| received >= config.threshold)
     }
 
+    /// Peers that send much are offered rings.
+    #[inline]
+    pub fn are_offered(&self) -> bool {
+        self.config.is_some()
+    }
+
     /// There may be one more.
     pub fn has_place(&self) -> bool {
         self.config.is_some_and(|config| self.open < config.most)
@@ -252,6 +258,15 @@ impl Rings {
     pub fn count_others(&mut self) {
         self.streak = 0;
         self.others = self.others.saturating_add(1);
+        if self.others == RESTING {
+            self.rest();
+        }
+    }
+
+    /// None is looked at with every look from now on.
+    #[cold]
+    fn rest(&mut self) {
+        self.rings.iter_mut().for_each(|(_, ring)| ring.expect_short());
     }
 
     /// There are rings, and they are looked at with the look of this number: with some only where something else has been found for long.

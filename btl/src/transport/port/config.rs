@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub use crate::protocol::hold::Bound;
-use crate::protocol::layout::Layout;
+use crate::protocol::layout::{Layout, Queue};
 pub use crate::transport::channel::Signalling;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -78,9 +78,12 @@ pub struct Config {
 }
 
 impl Config {
-    /// How short messages go by eager RDMA on this device, if they do. Not on iWARP, where nothing says when what was written can be read.
+    /// How short messages go by eager RDMA on this device, if they do: over a first queue of their peer's own. Not on iWARP, where nothing says when
+    /// what was written can be read.
     pub fn rings(&self, device: &Context) -> Option<Eager> {
-        self.eager.filter(|eager| eager.most != 0 && self.reconnects == 0 && !device.is_iwarp())
+        let is_per_peer = self.layout.queues().first().is_some_and(Queue::is_per_peer);
+        self.eager
+            .filter(|eager| eager.most != 0 && is_per_peer && self.reconnects == 0 && !device.is_iwarp())
     }
 
     /// Connections over a port of this device that break are replaced by others: not over X queues, which take another send queue pair, and not on

@@ -207,7 +207,7 @@ impl<C> Transport<C> {
         }
     }
 
-    /// A message has come from this endpoint over the first queue: it may be one that sends many.
+    /// A message has come from this endpoint, over a queue of its own or no longer than those in rings: it may be one that sends many.
     #[inline]
     pub(super) fn consider_ring(&mut self, index: u32) {
         let sent = |ep: &Endpoint<C>| ep.ends.received.wrapping_sub(ep.ringless_from);

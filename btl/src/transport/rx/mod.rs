@@ -42,7 +42,7 @@ pub struct Rx {
     pub(super) parked: Vec<Completion>,
     /// The last message, with which the upper layer is done, and which has not been seen to yet.
     done: Option<Delivery>,
-    /// The per-peer lane of the last message, if its buffer has not been posted again: endpoint and queue.
+    /// Endpoint and queue of the last message, if its buffer has not been posted again, or its sender may be offered a ring.
     latest: Option<(u32, usize)>,
     /// A batch of a shared queue may be due.
     refills: bool,

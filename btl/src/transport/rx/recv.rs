@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 use crate::protocol::credits::{CreditError, Grant};
+use crate::protocol::eager::LONGEST;
 use crate::protocol::wire::{DataHeader, HEADER_LEN};
 use crate::transport::endpoint::EpId;
 use crate::transport::endpoint::state::State;
@@ -421,11 +422,15 @@ impl<C> Transport<C> {
     /// The upper layer is done with a message: post its buffer again, return its credit.
     #[inline(always)] // with every message
     pub fn delivered(&mut self, delivery: Delivery) {
-        let (endpoint, (buf, slot, queue)) = (delivery.endpoint(), delivery.into_receive());
+        let (endpoint, len) = (delivery.endpoint(), delivery.payload_len());
+        let (buf, slot, queue) = delivery.into_receive();
         // One that has landed in a ring has no queue.
         let lane = self.endpoints.named_mut(endpoint).and_then(|ep| ep.lanes.get_mut(queue));
         // A message of a former connection has its slot, but no credit to return.
         let (Some(lane), Some(current)) = (lane, self.rx.slots.of(slot, endpoint.index)) else {
+            if len <= LONGEST {
+                self.consider_later(endpoint.index, queue);
+            }
             return self.delivered_otherwise(queue, slot, buf);
         };
         current.back(buf);
@@ -462,6 +467,14 @@ impl<C> Transport<C> {
     pub(crate) fn settle_delivered(&mut self) {
         if let Some(delivery) = self.rx.done.take() {
             self.delivered(delivery);
+        }
+    }
+
+    /// A message that fits a ring has come: if that was over a shared queue, its sender may be offered one when there is nothing else to do.
+    #[inline(never)]
+    fn consider_later(&mut self, index: u32, queue: usize) {
+        if self.rings.are_offered() && self.rx.queues.get(queue).is_some_and(|queue| queue.shared.is_some()) {
+            (self.rx.latest, self.chores) = (Some((index, queue)), true);
         }
     }
 

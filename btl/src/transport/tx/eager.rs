@@ -1,30 +1,64 @@
 //! Sending by eager RDMA: short messages that are written into the peer's ring.
 #![forbid(unsafe_code)]
 
-use crate::protocol::eager::LONGEST;
+use crate::protocol::eager::{LONGEST, TRAILER, slots_of};
 use crate::protocol::pending::LaneId;
 use crate::transport::Transport;
 use crate::transport::endpoint::EpId;
 
 impl<C> Transport<C> {
     /// Sends two pieces as one message of the first queue to a peer with rings, over any device, or where something is scarce: into its ring,
-    /// if there is room and it fits a slot, else as a SEND. The endpoint is connected, and nothing waits. `false`: nothing has happened.
+    /// if there is room and it fits that, else as a SEND. The endpoint is connected, and nothing waits. `false`: nothing has happened.
     #[inline(never)] // the straight way stays short
     pub(super) fn sendi_eager(&mut self, id: EpId, tag: u8, pieces: [&[u8]; 2]) -> bool {
+        self.write_composed(id, tag, pieces) || self.sendi_first(id, tag, pieces)
+    }
+
+    /// Sends two pieces as one message of several slots to a peer with rings: into its ring, if there is room, and nothing waits or is scarce, else
+    /// over a queue. The endpoint is connected. `false`: nothing has happened.
+    #[inline(never)] // the way of those that fit no ring stays short
+    pub(super) fn sendi_wide(&mut self, id: EpId, tag: u8, pieces: [&[u8]; 2]) -> bool {
+        let is_written = self.tx.pending.is_empty()
+            && (self.write_wide(id, tag, pieces) || self.write_composed(id, tag, pieces));
+        is_written || self.sendi_gathered(id, tag, pieces)
+    }
+
+    /// Writes a message into the ring of a peer, if that is a matter of its bytes alone. `false`: nothing has happened.
+    #[inline(always)] // with every message of several slots
+    fn write_wide(&mut self, id: EpId, tag: u8, pieces: [&[u8]; 2]) -> bool {
+        let len = pieces[0].len().wrapping_add(pieces[1].len());
+        let Some(ep) = self.endpoints.get_mut(id.index) else { return false };
+        let (Some(ring), Some(lane)) = (self.rings.get_mut(ep.ring), ep.lanes.first_mut()) else {
+            return false;
+        };
+        let is_written = lane.write_eager((ring, slots_of(len)), self.tx.signalling.most, tag, pieces);
+        if is_written {
+            ep.count_straight(len);
+            self.tx.outstanding += 1;
+            self.stats.sent_eager += 1;
+        }
+        is_written
+    }
+
+    /// Writes a message into the ring of a peer, if there is room, it goes inline, and entries are not scarce. `false`: nothing has happened.
+    #[inline(never)]
+    fn write_composed(&mut self, id: EpId, tag: u8, pieces: [&[u8]; 2]) -> bool {
         let Some(ep) = self.endpoints.get_mut(id.index) else { return false };
         let (Some(ring), Some(lane)) = (self.rings.get_mut(ep.ring), ep.lanes.first_mut()) else {
             return false;
         };
         let len = pieces[0].len().wrapping_add(pieces[1].len());
-        if len > LONGEST || !ring.has_room() || !lane.has_plenty() {
-            return self.sendi_first(id, tag, pieces);
-        }
+        let (slots, has_plenty) = (slots_of(len), lane.has_plenty());
         let Some(channel) = &mut lane.channel else { return false };
+        let goes_inline = len + TRAILER <= channel.qp.cap().max_inline as usize;
+        if len > LONGEST || !goes_inline || !has_plenty || !ring.has_room(slots) {
+            return false;
+        }
         let Some((bytes, remote)) = ring.compose(tag, lane.sent, pieces) else { return false };
         let signalled = channel.ledger.unsignalled() >= self.tx.signalling.most;
         match channel.post_write(bytes, remote, signalled) {
             Ok(()) => {
-                ring.posted();
+                ring.posted(slots);
                 lane.budget.acquire();
                 lane.sent = lane.sent.wrapping_add(1);
                 ep.count_straight(len);

@@ -11,12 +11,13 @@
 
 use super::post::channel;
 use crate::protocol::credits::Grant;
+use crate::protocol::eager::{ALONE, LONGEST};
 use crate::protocol::pending::LaneId;
 use crate::protocol::wire::{DataHeader, HEADER_LEN, Kind, XrcHeader};
 use crate::transport::channel::{Ready, Refused, Request, SENDS, Target};
 use crate::transport::endpoint::lane::Lack;
 use crate::transport::endpoint::state::{Action, Event, Reason, State};
-use crate::transport::endpoint::{Endpoint, EpId, Listing, PATIENCE};
+use crate::transport::endpoint::{Endpoint, EpId, Listing, NO_RING, PATIENCE};
 use crate::transport::port::buffer::Queued;
 use crate::transport::stats::Stats;
 use crate::transport::{SendBuf, Transport, Upcall};
@@ -49,7 +50,10 @@ impl<C> Transport<C> {
         let Some(ring) = self.rings.get_mut(ep.ring) else {
             return self.sendi_first(id, tag, [head, body]);
         };
-        if !lane.write_eager(ring, self.tx.signalling.most, tag, [head, body]) {
+        if len > ALONE {
+            return self.sendi_wide(id, tag, [head, body]);
+        }
+        if !lane.write_eager((ring, 1), self.tx.signalling.most, tag, [head, body]) {
             return self.sendi_eager(id, tag, [head, body]);
         }
         ep.count_straight(len);
@@ -108,15 +112,26 @@ impl<C> Transport<C> {
         true
     }
 
-    /// The same over any queue, of pieces that the device copies; what it does not copy goes from a buffer.
+    /// The same of longer ones: into the peer's ring, or over any queue, of pieces that the device copies; what it does not copy goes from a buffer.
     #[inline(always)] // with every message
     pub fn sendi_longer(&mut self, id: EpId, tag: u8, [head, body]: [&[u8]; 2]) -> bool {
         let len = head.len().wrapping_add(body.len());
-        let Some(queue) = self.port.layout().for_payload(len) else { return false };
         let Some(ep) = self.endpoints.get_mut(id.index) else { return false };
         if ep.state() != State::Connected || ep.generation != id.generation {
             return false;
         }
+        if len <= LONGEST && ep.ring != NO_RING {
+            return self.sendi_wide(id, tag, [head, body]);
+        }
+        self.sendi_gathered(id, tag, [head, body])
+    }
+
+    /// The same over a queue. The endpoint is connected.
+    #[inline(always)] // with every message
+    pub(super) fn sendi_gathered(&mut self, id: EpId, tag: u8, [head, body]: [&[u8]; 2]) -> bool {
+        let len = head.len().wrapping_add(body.len());
+        let Some(queue) = self.port.layout().for_payload(len) else { return false };
+        let Some(ep) = self.endpoints.get_mut(id.index) else { return false };
         let Some(lane) = ep.lanes.get_mut(queue) else { return false };
         if !lane.is_gathered(HEADER_LEN + len) {
             let inline = lane.takes_pieces(HEADER_LEN + len);

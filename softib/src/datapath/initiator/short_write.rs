@@ -48,7 +48,7 @@ pub fn write_mapped(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr, sge: &ibv_sge)
 pub unsafe fn write_short(qp: &mut Qp, w: &mut World, request: &ShortWrite) -> bool {
     let &ShortWrite { head, head_len, body, body_len, last, remote_addr, rkey } = request;
     let front = head_len.wrapping_add(body_len);
-    let fits = head_len <= SHORT && body_len <= SHORT && front + WORD <= qp.cap.max_inline_data as usize;
+    let fits = head_len <= SHORT && body_len <= LONG && front + WORD <= qp.cap.max_inline_data as usize;
     if !fits || qp.sig_all || !may_write(qp) || !remote_addr.is_multiple_of(WORD as u64) {
         return false;
     }
@@ -63,11 +63,18 @@ pub unsafe fn write_short(qp: &mut Qp, w: &mut World, request: &ShortWrite) -> b
     }
     window.end();
     if holds {
-        window.expect_more(place, w.in_burst);
+        if front <= SHORT {
+            window.expect_more(place, w.in_burst);
+        } else {
+            window.expect_as_long(place, front + WORD, w.in_burst);
+        }
         count(qp, w);
     }
     holds
 }
+
+/// The longest body of a short write.
+const LONG: usize = 1024;
 
 /// Bytes of a word.
 const WORD: usize = 8;
