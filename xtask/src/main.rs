@@ -34,6 +34,7 @@ mod fuzz;
 mod install;
 mod instrument;
 mod kernel;
+mod lines;
 mod ompi5;
 mod order;
 mod packages;

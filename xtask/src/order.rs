@@ -6,6 +6,7 @@
 //! ```text
 //!   opening   until the first peers have been added, when all of it is unmapped (btl/src/mca/startup.rs), and never again
 //!   again     then, and in jobs of a few messages, but not in between
+//!   messages  with messages of the usual kinds, in an order by which they lie well in the first cache (lines.rs)
 //!   waiting   from then on until the end of MPI_Init: all that a process has in its memory that has not sent anything
 //!   later     in jobs of a few messages
 //!   rest
@@ -20,6 +21,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::args::{Args, Options};
+use crate::lines::{self, Counts, Profile};
 use crate::packages::{self, Package};
 use crate::workspace::Workspace;
 use crate::{build, ways};
@@ -51,7 +53,8 @@ pub fn command(args: Args) -> Result<()> {
     packages::ensure(&[&packages::MPI[..], &[VALGRIND]].concat(), !args.flag("no-install"))?;
     let plugin = build::build(&workspace, false)?;
     let aliases = Aliases::read(&plugin)?;
-    let groups = Groups::of(counted(&workspace)?.map(|functions| aliases.patterns(&functions)));
+    let mut groups = Groups::of(counted(&workspace)?.map(|functions| aliases.patterns(&functions)));
+    groups.take(messages(&workspace, &plugin, &aliases)?);
     let path = workspace.root.join(FILE);
     std::fs::write(&path, groups.script()).context(format_args!("cannot write {}", path.display()))?;
     say!("{}: functions by when they run, {:?}", path.display(), groups.counts());
@@ -86,6 +89,54 @@ fn counted(workspace: &Workspace) -> Result<[Names; 4]> {
         }
     }
     Ok(counted)
+}
+
+/// Messages of which it matters where the code lies: what `pingpong` measures, in which function of its, whether rings are used, and a weight.
+const KINDS: [(&str, &str, bool, f64); 10] = [
+    ("8", "bounce", true, 2.0),
+    ("8", "bounce", false, 0.5),
+    ("200", "bounce", true, 1.0),
+    ("1000", "bounce", true, 0.5),
+    ("2000", "bounce", true, 0.5),
+    ("4000", "bounce", true, 0.5),
+    ("8000", "bounce", true, 0.5),
+    ("rate:8", "stream", true, 2.0),
+    ("rate:1000", "stream", true, 1.0),
+    ("both:8", "cross", true, 1.0),
+];
+/// Milliseconds of each.
+const MILLISECONDS: &str = "300";
+
+/// What the functions that messages execute are called, in their order.
+fn messages(workspace: &Workspace, plugin: &Path, aliases: &Aliases) -> Result<Vec<String>> {
+    let mpi = OpenMpi::in_path();
+    let program = Programs::new(&mpi, &workspace.root, &workspace.target)?.compiled("pingpong")?;
+    let segments = SegmentFolder::create()?;
+    let table = Command::new("nm").arg("-S").arg(plugin).output().context("cannot run nm")?;
+    let symbols = lines::symbols(&String::from_utf8_lossy(&table.stdout));
+    let way = ways::of(&mpi).find(|way| way.name == "oxib").context("no way over oxib")?;
+    let mut profiles = Vec::new();
+    for (index, (word, function, has_rings, weight)) in KINDS.into_iter().enumerate() {
+        tell!("messages: {word}");
+        let folder = fresh(workspace.target.join("order").join(format!("messages-{index}")))?;
+        let job = way.job(&mpi, workspace, segments.path(), 2, Path::new("valgrind"));
+        let job = job.parameter("btl_oxib_use_eager_rdma", if has_rings { "1" } else { "0" });
+        let (out, function) = (
+            format!("--callgrind-out-file={}/%p", folder.display()),
+            format!("--toggle-collect={function}*"),
+        );
+        let callgrind = ["-q", "--tool=callgrind", "--demangle=no", "--dump-instr=yes", &function, &out];
+        let words = [&program.to_string_lossy(), MILLISECONDS, word];
+        job.arguments(callgrind).arguments(words).expect_success(DEADLINE)?;
+        let counts = texts(&folder)?.into_iter().map(|(_, text)| Counts::of(&text));
+        profiles.extend(counts.filter_map(|counts| Profile::of(&counts, &symbols, weight)));
+    }
+    let hot: Names = profiles.iter().flat_map(Profile::functions).cloned().collect();
+    let units = aliases.patterns(&hot).into_iter().map(|unit| {
+        let functions = aliases.called(&unit);
+        (unit, functions)
+    });
+    Ok(lines::arrange(&units.collect(), &symbols, &profiles))
 }
 
 fn fresh(folder: PathBuf) -> Result<PathBuf> {
@@ -152,6 +203,15 @@ impl Aliases {
     }
 }
 
+impl Aliases {
+    /// One name of each function that a pattern is of.
+    fn called(&self, unit: &str) -> Vec<String> {
+        let is_so = |names: &&Names| names.iter().any(|name| name == unit || pattern(name) == unit);
+        let of: BTreeSet<&Names> = self.names.values().filter(is_so).collect();
+        of.into_iter().filter_map(|names| names.first().cloned()).collect()
+    }
+}
+
 /// A symbol without the hashes that tell builds apart: `17h0123456789abcdefE` at the end, or `CsgEmfK2I1SDS_` before a crate's name.
 fn pattern(symbol: &str) -> String {
     if symbol.starts_with("_ZN") {
@@ -172,6 +232,7 @@ fn pattern(symbol: &str) -> String {
 struct Groups {
     opening: Names,
     again: Names,
+    messages: Vec<String>,
     waiting: Names,
     later: Names,
 }
@@ -184,20 +245,30 @@ impl Groups {
             again: opening.intersection(&later).cloned().collect(),
             later: later.union(&others).filter(is_new).cloned().collect(),
             opening: opening.difference(&later).cloned().collect(),
+            messages: Vec::new(),
             waiting,
         }
     }
 
-    fn counts(&self) -> [(&'static str, usize); 4] {
+    /// These functions stand together, in their order.
+    fn take(&mut self, messages: Vec<String>) {
+        for group in [&mut self.opening, &mut self.again, &mut self.waiting, &mut self.later] {
+            group.retain(|name| !messages.contains(name));
+        }
+        self.messages = messages;
+    }
+
+    fn counts(&self) -> [(&'static str, usize); 5] {
         self.all().map(|(when, names)| (when, names.len()))
     }
 
-    fn all(&self) -> [(&'static str, &Names); 4] {
+    fn all(&self) -> [(&'static str, Vec<&String>); 5] {
         [
-            ("opening", &self.opening),
-            ("again", &self.again),
-            ("waiting", &self.waiting),
-            ("later", &self.later),
+            ("opening", self.opening.iter().collect()),
+            ("again", self.again.iter().collect()),
+            ("messages", self.messages.iter().collect()),
+            ("waiting", self.waiting.iter().collect()),
+            ("later", self.later.iter().collect()),
         ]
     }
 
@@ -205,9 +276,12 @@ impl Groups {
         // Cold functions are in sections of names like `.text.unlikely.` and the symbol.
         let row = |name: &String| format!("    *(.text*{name})\n");
         // What stays mapped lies in as few windows as it fits in.
-        let align = |when: &str| if when == "waiting" { "    . = ALIGN(0x10000);\n" } else { "" };
-        let group = |(when, names): (&str, &Names)| {
-            format!("    /* {when} */\n{}{}", align(when), names.iter().map(row).collect::<String>())
+        let align = |when: &str| if when == "messages" { "    . = ALIGN(0x10000);\n" } else { "" };
+        // Each of the standard library's begins at a line, too, as those of ours do.
+        let begin = |when: &str| if when == "messages" { "    . = ALIGN(64);\n" } else { "" };
+        let group = |(when, names): (&str, Vec<&String>)| {
+            let rows: String = names.into_iter().map(|name| begin(when).to_owned() + &row(name)).collect();
+            format!("    /* {when} */\n{}{rows}", align(when))
         };
         // Where the hashes are others, functions that have them in their names stand together at least.
         let names = self.all().into_iter().flat_map(|(_, names)| names);
@@ -216,7 +290,7 @@ impl Groups {
             .filter(|(name, pattern)| *name != pattern)
             .map(|(_, pattern)| pattern)
             .collect();
-        let groups = self.all().map(group).concat() + &group(("named alike", &alike));
+        let groups = self.all().map(group).concat() + &group(("named alike", alike.iter().collect()));
         format!(
             "/* Written by `cargo xtask order`: the order of the plugin's functions (xtask/src/order.rs). */\n\
              SECTIONS\n{{\n  .plt : {{ *(.plt) }}\n  .text :\n  {{\n    *(.text)\n{groups}    *(.text.*)\n  }}\n}}\n\
@@ -256,12 +330,17 @@ mod tests {
     #[test]
     fn each_function_is_in_the_group_of_the_times_when_it_runs() {
         let names = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Names>();
-        let groups = Groups::of([names("a b c d"), names("b e"), names("b c e f"), names("a f g")]);
-        let expected = [("opening", "a d"), ("again", "c"), ("waiting", "b e"), ("later", "f g")];
-        assert_eq!(
-            groups.all().map(|(when, names)| (when, names.clone())),
-            expected.map(|(when, text)| (when, names(text)))
-        );
+        let mut groups = Groups::of([names("a b c d"), names("b e"), names("b c e f"), names("a f g")]);
+        let all = |groups: &Groups| {
+            groups.all().map(|(when, names)| (when, names.into_iter().cloned().collect::<Vec<_>>().join(" ")))
+        };
+        let expected =
+            [("opening", "a d"), ("again", "c"), ("messages", ""), ("waiting", "b e"), ("later", "f g")];
+        assert_eq!(all(&groups), expected.map(|(when, text)| (when, text.to_owned())));
+        groups.take(["g", "b", "h"].map(str::to_owned).into());
+        let expected =
+            [("opening", "a d"), ("again", "c"), ("messages", "g b h"), ("waiting", "e"), ("later", "f")];
+        assert_eq!(all(&groups), expected.map(|(when, text)| (when, text.to_owned())));
     }
 
     #[test]
