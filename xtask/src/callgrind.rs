@@ -25,11 +25,11 @@ pub struct Calls {
 
 /// Names by their numbers.
 #[derive(Debug, Default)]
-struct Names(HashMap<String, String>);
+pub struct Names(HashMap<String, String>);
 
 impl Names {
     /// `(12) main`, or `(12)` for a name that is known.
-    fn name(&mut self, text: &str) -> String {
+    pub fn name(&mut self, text: &str) -> String {
         let Some((number, name)) = text.split_once(')') else { return text.to_owned() };
         match name.trim() {
             "" => self.0.get(number).cloned().unwrap_or_default(),

@@ -11,6 +11,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::callgrind::Names;
+
 /// Bytes of a line, sets, and bytes after which they come again.
 const LINE: u64 = 64;
 const SETS: usize = 64;
@@ -115,16 +117,17 @@ pub struct Counts {
 impl Counts {
     /// Those of a profile.
     pub fn of(profile: &str) -> Counts {
-        let (mut counts, mut names) = (Counts::default(), [const { BTreeMap::new() }; 2]);
+        let (mut counts, mut objects, mut functions) =
+            (Counts::default(), Names::default(), Names::default());
         let (mut object, mut function, mut callee) = (String::new(), String::new(), String::new());
         let (mut address, mut is_call, mut calls) = (0, false, BTreeMap::<String, u64>::new());
         for line in profile.lines() {
             if let Some((key, value)) = line.split_once('=') {
                 match key {
-                    "ob" => object = name(&mut names[0], value),
-                    "cob" => _ = name(&mut names[0], value),
-                    "fn" => function = name(&mut names[1], value),
-                    "cfn" => callee = name(&mut names[1], value),
+                    "ob" => object = objects.name(value),
+                    "cob" => _ = objects.name(value),
+                    "fn" => function = functions.name(value),
+                    "cfn" => callee = functions.name(value),
                     "calls" => {
                         let number = value.split(' ').next().and_then(|number| number.parse().ok());
                         *calls.entry(callee.clone()).or_default() += number.unwrap_or(0);
@@ -160,18 +163,6 @@ impl Counts {
             }
         }
         said.into_iter().max_by_key(|(_, times)| *times).map(|(begin, _)| begin)
-    }
-}
-
-/// `(12) main`, or `(12)` for a name that is known.
-fn name(names: &mut BTreeMap<String, String>, text: &str) -> String {
-    let Some((number, name)) = text.split_once(')') else { return text.to_owned() };
-    match name.trim() {
-        "" => names.get(number).cloned().unwrap_or_default(),
-        name => {
-            names.insert(number.to_owned(), name.to_owned());
-            name.to_owned()
-        }
     }
 }
 

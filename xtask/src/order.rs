@@ -201,9 +201,7 @@ impl Aliases {
         let of_name = |name: &String| Some(pattern(name)).filter(|pattern| !self.shared.contains(pattern));
         names.map(|name| of_name(name).unwrap_or_else(|| name.clone())).collect()
     }
-}
 
-impl Aliases {
     /// One name of each function that a pattern is of.
     fn called(&self, unit: &str) -> Vec<String> {
         let is_so = |names: &&Names| names.iter().any(|name| name == unit || pattern(name) == unit);
