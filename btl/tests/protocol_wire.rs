@@ -28,7 +28,7 @@ fn the_header_has_the_documented_bytes() {
     let documented = format!("version of sections 2 to 4: {VERSION}\n");
     assert!(include_str!("../../docs/protocol.md").contains(&documented), "docs/protocol.md, section 4");
     let cts = Cts { queues: 4, layout: 0xa1b2_c3d4 };
-    let message = [0, 2, 0, 0, 0, 1, 0, 0, 10, 0, 4, 0, 0xd4, 0xc3, 0xb2, 0xa1];
+    let message = [0, 2, 0, 0, 0, 1, 0, 0, 11, 0, 4, 0, 0xd4, 0xc3, 0xb2, 0xa1];
     assert_eq!(cts.message(1), message);
 }
 

@@ -197,7 +197,7 @@ mod tests {
     fn eager_rdma_is_for_softib_and_those_who_ask_for_it_and_what_is_set_wins_over_a_file() {
         let by_file = |text: &str| eager(&port(text), &params(Chosen::default()));
         let adapter = |text: &str| Port { soft: false, ..port(text) };
-        let rings = Eager { slots: 256, threshold: 16, most: 16, cooling: COOLING };
+        let rings = Eager { slots: 1024, threshold: 16, most: 16, cooling: COOLING };
         assert_eq!(by_file(""), Some(rings));
         assert_eq!(by_file("[default]\nuse_eager_rdma = 0\n"), None);
         assert_eq!(eager(&adapter(""), &params(Chosen::default())), None);

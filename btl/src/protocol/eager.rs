@@ -1,10 +1,10 @@
-//! Eager RDMA: short messages that their sender writes into a ring in its peer's memory, which the peer looks at. No receive is consumed
+//! Eager RDMA: messages that their sender writes into a ring in its peer's memory, which the peer looks at. No receive is consumed
 //! and none completes.
 //!
 //! ```text
 //!   memory of one side   0..8     how many slots of our messages the peer has taken from its ring; the peer writes that
 //!                        128..    the overhang, into which the last message of a lap may reach
-//!                        640..    slots of 128 bytes, into which the peer writes its messages, one below the other, round and round
+//!                        12416..  slots of 128 bytes, into which the peer writes its messages, one below the other, round and round
 //!   message              [      free      |  payload  ..  |  payload  | trailer ]     one slot or several; it ends where its highest slot
 //!                                                                                     ends, and is written with one WRITE
 //!   trailer   byte 0      1..3          3..5          5..7    7
@@ -41,7 +41,7 @@ pub const TRAILER: usize = 8;
 pub const ALONE: usize = SLOT - TRAILER;
 
 /// Slots of the longest message.
-const WIDEST: usize = 5;
+const WIDEST: usize = 97;
 
 /// The longest payload.
 pub const LONGEST: usize = WIDEST * SLOT - TRAILER;

@@ -24,7 +24,7 @@
 use super::credits::Grant;
 
 /// Version of the header and of the control payloads; travels in the CTS.
-pub const VERSION: u16 = 10;
+pub const VERSION: u16 = 11;
 
 /// Flag in byte 1 of a data message: it has taken the last credit that its sender had.
 pub const LAST: u8 = 0x10;

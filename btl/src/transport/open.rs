@@ -26,14 +26,17 @@ impl<C> Transport<C> {
     pub fn open(port: &Port, config: Config, me: u64) -> Result<Transport<C>, OpenError> {
         let Opened { port, send_queues, recv_queues, domain } = Opened::new(port, config, me)?;
         let rx = Rx::new(port.recv_room.cq().clone(), recv_queues, CtsRecvs::new(&port.pd));
+        let device = port.pd.context();
+        let rings =
+            Rings::new(port.config.rings(device), (!device.writes_short()).then_some(port.config.max_inline));
         let signalling = port.config.signalling;
-        let signalling = if port.pd.context().is_iwarp() { signalling.of_iwarp() } else { signalling };
+        let signalling = if device.is_iwarp() { signalling.of_iwarp() } else { signalling };
         Ok(Transport {
             endpoints: Endpoints::new(port.config.keep_timelines),
             rx,
             tx: Tx::new(port.send_room.cq().clone(), send_queues, words(&port.pd), signalling),
             up: Upcalls::new(),
-            rings: Rings::new(port.config.rings(port.pd.context())),
+            rings,
             renewals: Vec::new(),
             asked: BTreeMap::new(),
             ending: Vec::new(),

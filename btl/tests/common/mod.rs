@@ -169,7 +169,7 @@ impl Side {
 }
 
 /// Longer messages never go inline.
-const LONGEST_INLINE: usize = 12 << 10;
+const LONGEST_INLINE: usize = 13 << 10;
 
 /// Wants an answer of the same length, sent from within the receive callback.
 pub const ECHO: u8 = 0x80;

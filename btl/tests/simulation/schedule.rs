@@ -80,7 +80,7 @@ pub fn setting(rng: &mut Rng, seed: u64) -> Setting {
         plan.cm_late = Some((rng.below(700_000) as u32, most));
     }
     if seed >= FINAL {
-        let (slots, threshold) = ([4, 16, 64][rng.below(3)], [1, 3, 16][rng.below(3)]);
+        let (slots, threshold) = ([4, 16, 256][rng.below(3)], [1, 3, 16][rng.below(3)]);
         let (most, cooling) = ([0, 1, 4][rng.below(3)], [128, 1 << 16][rng.below(2)]);
         config.eager = Some(Eager { slots, threshold, most, cooling });
     }

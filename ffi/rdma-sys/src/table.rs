@@ -113,11 +113,12 @@ symbol_table! {
     }
 }
 
-/// An RDMA WRITE, inline and not signalled, of two buffers and a word behind them, which is written last: `write_short` of [`Table`].
+/// An RDMA WRITE, not signalled, of two buffers, which are read before the call returns, and a word behind them, which is written last: `write_short`
+/// of [`Table`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ShortWrite {
-    /// The buffers, and their bytes: up to 128 and 1024 of them.
+    /// The buffers, and their bytes: up to 128 and 16384 of them.
     pub head: *const u8,
     pub head_len: usize,
     pub body: *const u8,

@@ -255,6 +255,11 @@ impl Context {
         promise.inspect(|promise| unsafe { promise() }).is_some()
     }
 
+    /// The device has a way of its own for [`Qp::write_short`](crate::Qp::write_short), whatever goes inline.
+    pub fn writes_short(&self) -> bool {
+        self.table().write_short.is_some()
+    }
+
     /// Whether it is an iWARP device: connections by RDMA-CM only, each of one queue pair, whose initiator sends first; no RNR; reads
     /// write to their target as a peer does.
     pub fn is_iwarp(&self) -> bool {

@@ -221,6 +221,13 @@ pub fn each_line(at: *const u8, len: u32, ask: impl Fn(*const u8)) {
     }
 }
 
+/// Asks for each line that has some of `len` bytes.
+#[inline(always)]
+pub fn each_line_of(at: NonNull<u8>, len: usize, ask: impl Fn(*const u8)) {
+    let within = at.addr().get() % LINE;
+    each_line(at.as_ptr().wrapping_sub(within), (within + len) as u32, ask);
+}
+
 /// Lines of a cell that a payload of `len` bytes takes; no more than it has.
 #[inline(always)]
 fn lines(len: u32) -> usize {

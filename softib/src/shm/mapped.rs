@@ -1,6 +1,6 @@
 //! A peer's memory region that is mapped here, for it lies in the heap of the peer's segment.
 
-use super::cells::{LINE, each_line, prefetch_to_write};
+use super::cells::{each_line_of, prefetch_to_write};
 use super::copy::{copy, copy_short, put_last, write_in_order};
 use super::keyed;
 use super::layout::H_LIFE;
@@ -11,6 +11,9 @@ use super::ring::{SendRing, send_fence};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// Longer pieces are copied by memcpy(3).
+const LOOPED: usize = 1024;
 
 /// The region, as it was looked up, and its bytes.
 #[derive(Debug)]
@@ -108,7 +111,10 @@ impl Mapped {
         for (from, len) in pieces {
             // SAFETY: the caller vouches for the piece, and for the place, in which each begins behind the one before it.
             unsafe {
-                copy_short(from, to, len);
+                match len {
+                    0..=LOOPED => copy_short(from, to, len),
+                    _ => copy(from, to, len),
+                }
                 to = to.add(len);
             }
         }
@@ -132,9 +138,9 @@ impl Mapped {
         let last = std::mem::replace(&mut self.last, place).as_ptr() as usize;
         if in_burst {
             let step = (place.as_ptr() as usize).wrapping_sub(last);
-            let first = place.as_ptr().wrapping_add(step.wrapping_mul(2));
-            let begin = first.wrapping_sub(first.addr() % LINE);
-            each_line(begin, (len + LINE - 1) as u32, prefetch_to_write);
+            if let Some(next) = NonNull::new(place.as_ptr().wrapping_add(step.wrapping_mul(2))) {
+                each_line_of(next, len, prefetch_to_write);
+            }
         }
     }
 

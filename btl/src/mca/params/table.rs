@@ -296,10 +296,11 @@ pub static ROWS: &[Row] = &[
     number!(
         c"eager_rdma_num",
         4..=4096,
-        "256",
+        "1024",
         6,
         "How many slots of 128 bytes a ring of eager RDMA has, rounded down to a power of two. A message of up to 120 bytes, Open MPI's header among \
-         them, takes one, and one of up to 632 bytes as many as it needs. Messages that find it full go by SEND",
+         them, takes one, and one of up to 12408 bytes (on other devices than the software device what goes inline) as many as it needs. Messages that \
+         find it full go by SEND",
         eager_rdma_num
     ),
     number!(

@@ -9,13 +9,25 @@ use crate::protocol::eager::{
 use crate::protocol::wire::Offer;
 use crate::transport::channel::copy;
 use std::sync::Arc;
-use verbs::{Error, Landing, Lent, Pd, RKey, Remote};
+use verbs::{Error, Landing, Lent, Pd, RKey, Remote, WordRead};
 
 /// So many messages before it is due the memory of a message is asked for.
 const AHEAD: usize = 2;
 
+/// When a message of more than so many slots (4 KiB of payload, and ob1's header) has found the ring full, so many of them take the other way before
+/// one asks again.
+const LONG: u32 = 33;
+const ELSEWHERE: u32 = 1024;
+
 /// A cache line.
 const LINE: usize = 64;
+
+/// Each look asks for all lines of a message as long as the last one, up to so many bytes of payload. A longer one would be taken from its sender
+/// line by line while that writes it.
+const AWAITED: usize = 2 * SLOT - TRAILER;
+
+/// Of a longer one so many bytes are asked for when it is taken: its receiver reads the first line, decides, and then the rest.
+const ASKED: usize = 2048;
 
 /// The rings of one connection.
 #[derive(Debug)]
@@ -37,8 +49,11 @@ pub struct Ring {
     is_made_ready: bool,
     /// Our offer has been taken back; the peer has still to take back its own.
     pub is_closing: bool,
-    /// Bytes of the payload that was taken last: the next one may be as long.
+    /// Bytes of the payload that was taken last: the next one may be as long. 0: they were more than [`AWAITED`].
     last_len: usize,
+    /// A message of several slots that has come back, and that [is to be cleared](Self::clear): where it begins, and bytes of its payload.
+    /// 0: there is none.
+    stale: (usize, usize),
     /// Messages of both directions at the last call of [`Self::is_used`].
     seen: u32,
 }
@@ -78,10 +93,12 @@ struct Outlet {
     next: Cursor,
     /// Slots that are known to be free.
     free: u32,
+    /// So many messages of more than [`LONG`] slots do not ask for room.
+    elsewhere: u32,
     addr: u64,
     rkey: RKey,
-    /// The message that is posted next.
-    bytes: [u8; LONGEST + TRAILER],
+    /// The message that is posted next; as long as the longest one so far.
+    bytes: Vec<u8>,
 }
 
 impl Ring {
@@ -104,6 +121,7 @@ impl Ring {
             is_closing: false,
             seen: 0,
             last_len: 0,
+            stale: (0, 0),
         })
     }
 
@@ -128,7 +146,7 @@ impl Ring {
         }
         let (addr, rkey) = (offer.addr, RKey(offer.rkey));
         self.outlet =
-            Some(Box::new(Outlet { next, free: next.slots(), addr, rkey, bytes: [0; LONGEST + TRAILER] }));
+            Some(Box::new(Outlet { next, free: next.slots(), elsewhere: 0, addr, rkey, bytes: Vec::new() }));
         true
     }
 
@@ -200,6 +218,7 @@ impl Ring {
     #[inline]
     pub fn make_ready(&mut self) {
         if !std::mem::replace(&mut self.is_made_ready, true) {
+            self.clear();
             self.landing.own(self.at());
         }
     }
@@ -210,6 +229,9 @@ impl Ring {
         let landed = self.landing.read(self.next.end() / TRAILER - 1)?;
         let trailer = self.expected.of(landed.word)?;
         let len = trailer.payload_len();
+        if len > AWAITED {
+            ask_for(&landed, len);
+        }
         landed.prefetch((AHEAD + 1) * SLOT);
         let payload = landed.lend(len)?;
         self.expected.advance();
@@ -217,7 +239,7 @@ impl Ring {
             self.expect_next(self.expected.number);
         }
         self.uncounted += 1;
-        self.last_len = len;
+        self.last_len = if len > AWAITED { 0 } else { len };
         self.uncounted_len += len as u32;
         self.is_made_ready = false;
         Some((trailer.tag(), payload))
@@ -254,19 +276,30 @@ impl Ring {
     #[inline(always)] // with every message
     pub fn back(&mut self, payload: Lent) -> bool {
         if payload.capacity() > ALONE {
-            self.clear(&payload);
+            self.clear_later(&payload);
         }
         self.landing.back(payload).is_ok_and(|all| all) && self.is_due()
     }
 
+    /// A message of several slots is cleared when there is time for that, and before its peer is told: an answer to it does not wait until its
+    /// lines have come back from the peer.
+    #[inline(never)]
+    fn clear_later(&mut self, payload: &Lent) {
+        self.clear();
+        let Some(begin) = self.landing.place_of(payload) else { return };
+        self.stale = (begin, payload.capacity());
+    }
+
     /// The slots of a message of several get its trailer: no bytes of it are a trailer of the next lap.
     #[inline(never)]
-    fn clear(&self, payload: &Lent) {
-        let Some(begin) = self.landing.place_of(payload) else { return };
-        let end = begin + payload.capacity() + TRAILER;
+    fn clear(&mut self) {
+        let (begin, len) = std::mem::take(&mut self.stale);
+        if len == 0 {
+            return;
+        }
+        let end = begin + len + TRAILER;
         let trailer = self.landing.word(end / TRAILER - 1);
-        ends_within(end, payload.capacity())
-            .for_each(|end| self.landing.put_word(end / TRAILER - 1, trailer));
+        ends_within(end, len).for_each(|end| self.landing.put_word(end / TRAILER - 1, trailer));
     }
 
     /// So many have been taken that the peer is to be told, and none of them is read, for it may write there then.
@@ -281,6 +314,7 @@ impl Ring {
 
     /// What the peer is told, and where: how many have been taken. `None`: it has not said where.
     pub fn news(&mut self) -> Option<([u8; TRAILER], Remote)> {
+        self.clear();
         let outlet = self.outlet.as_ref()?;
         let taken = self.next.count;
         self.due = taken.wrapping_add(self.next.slots() / 2);
@@ -294,16 +328,28 @@ impl Ring {
     }
 
     /// A message of so many slots may be written into the peer's ring. Reads how many the peer has taken, if that is not known. When the ring has
-    /// filled up, half of it has to be free before it is used again: until then messages take the other way.
+    /// filled up, half of it has to be free before it is used again: until then messages take the other way. Long ones do so for
+    /// [longer](ELSEWHERE): a program that sends windows of them, for which there is no room, would have some by the one way and some by the other, and
+    /// they overtake each other, which costs ob1 a copy.
+    #[inline(never)] // where that is known, nobody asks
     pub fn has_room(&mut self, needed: u32) -> bool {
         let taken = self.landing.word(0) as u32;
         let Some(outlet) = &mut self.outlet else { return false };
-        if outlet.free < needed {
-            let slots = outlet.next.slots();
-            let free = slots.saturating_sub(outlet.next.count.wrapping_sub(taken));
-            outlet.free = if free >= slots / 2 { free } else { 0 };
+        if outlet.free >= needed {
+            return true;
         }
-        outlet.free >= needed
+        if needed > LONG && outlet.elsewhere != 0 {
+            outlet.elsewhere -= 1;
+            return false;
+        }
+        let slots = outlet.next.slots();
+        let free = slots.saturating_sub(outlet.next.count.wrapping_sub(taken));
+        outlet.free = if free >= slots / 2 { free } else { 0 };
+        let has_room = outlet.free >= needed;
+        if !has_room && needed > LONG {
+            outlet.elsewhere = ELSEWHERE;
+        }
+        has_room
     }
 
     /// The last word of the next message, of `len` bytes of payload, [`LONGEST`] at most, and where that goes; there [is room](Self::has_room).
@@ -327,6 +373,9 @@ impl Ring {
         if len > LONGEST {
             return None;
         }
+        if bytes.len() < len + TRAILER {
+            bytes.resize(len + TRAILER, 0);
+        }
         let whole = &mut bytes[..len + TRAILER];
         let (first, rest) = whole.split_at_mut(head.len());
         let (second, trailer) = rest.split_at_mut(body.len());
@@ -345,4 +394,11 @@ impl Ring {
             outlet.free -= slots;
         }
     }
+}
+
+/// Asks for the lines of a payload of `len` bytes in front of its trailer, the first one first.
+#[inline(never)] // the way of short ones stays short
+fn ask_for(landed: &WordRead<'_>, len: usize) {
+    let last = len.saturating_sub(ASKED);
+    (last + 1..=len).rev().step_by(LINE).for_each(|before| landed.prefetch(before));
 }

@@ -9,6 +9,7 @@
 
 use super::ring::{Landed, Ring};
 use super::{EpId, NO_RING};
+use crate::protocol::eager::{LONGEST, TRAILER};
 use crate::transport::port::config::Eager;
 use slab::Slab;
 use std::sync::Arc;
@@ -49,6 +50,8 @@ pub struct Rings {
     /// Those that are open.
     open: u16,
     config: Option<Eager>,
+    /// Bytes of the longest payload that goes into them.
+    pub longest: usize,
     /// A peer is to be told of what has been taken, and could not be.
     pub owe_word: bool,
     /// So many looks have found messages in rings, and none anything else.
@@ -68,8 +71,9 @@ pub struct Rings {
 }
 
 impl Rings {
-    /// None yet, and none ever without a configuration.
-    pub fn new(config: Option<Eager>) -> Rings {
+    /// None yet, and none ever without a configuration. What is written into them goes inline, so many bytes; or in a way that the device has of its
+    /// own.
+    pub fn new(config: Option<Eager>, inline: Option<u32>) -> Rings {
         let (rings, hot) = (Slab::new(), Vec::new());
         Rings {
             rings,
@@ -77,6 +81,7 @@ impl Rings {
             turn: 0,
             open: 0,
             config,
+            longest: inline.map_or(LONGEST, |inline| (inline as usize).saturating_sub(TRAILER).min(LONGEST)),
             owe_word: false,
             streak: 0,
             vain: 0,

@@ -8,6 +8,7 @@ use super::entries::Count;
 use super::events::Heard;
 use super::queue::{RecvQueue, SendQueue, SendSlots, Shared, pool};
 use super::{Domain, DomainError, OpenPort};
+use crate::protocol::eager::{LONGEST, TRAILER};
 use crate::protocol::layout::Queue;
 use crate::protocol::wire::HEADER_LEN;
 use cpc::{PortPlan, ProcessName, QpPlan, QueuePlan, ReceiveQueues, Service, XrcPlan};
@@ -265,6 +266,8 @@ fn qp_plan(
     queues: &[RecvQueue],
 ) -> QpPlan {
     let cts = config.layout.smallest_p();
+    let has_rings = pd.context().writes_short() && config.rings(pd.context()).is_some();
+    let in_rings = if has_rings { (LONGEST + TRAILER) as u32 } else { 0 };
     let plan = |(index, queue): (usize, &Queue)| QueuePlan {
         send_cq: send_cq.clone(),
         recv_cq: recv_cq.clone(),
@@ -275,7 +278,8 @@ fn qp_plan(
             max_send_sge: PIECES,
             max_recv_sge: 1,
             max_inline: if config.gathers { MOST_GATHERED } else { config.max_inline }
-                .min(queue.size + HEADER_LEN as u32),
+                .min(queue.size + HEADER_LEN as u32)
+                .max(if index == 0 { in_rings } else { 0 }),
         },
         rnr_retry: if queue.is_per_peer() { 0 } else { config.rnr_retry },
     };

@@ -7,7 +7,6 @@
 #![forbid(unsafe_code)]
 
 use crate::protocol::credits::{CreditError, Grant};
-use crate::protocol::eager::LONGEST;
 use crate::protocol::wire::{DataHeader, HEADER_LEN};
 use crate::transport::endpoint::EpId;
 use crate::transport::endpoint::state::State;
@@ -428,7 +427,7 @@ impl<C> Transport<C> {
         let lane = self.endpoints.named_mut(endpoint).and_then(|ep| ep.lanes.get_mut(queue));
         // A message of a former connection has its slot, but no credit to return.
         let (Some(lane), Some(current)) = (lane, self.rx.slots.of(slot, endpoint.index)) else {
-            if len <= LONGEST {
+            if len <= self.rings.longest {
                 self.consider_later(endpoint.index, queue);
             }
             return self.delivered_otherwise(queue, slot, buf);

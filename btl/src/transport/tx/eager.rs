@@ -31,7 +31,11 @@ impl<C> Transport<C> {
         let (Some(ring), Some(lane)) = (self.rings.get_mut(ep.ring), ep.lanes.first_mut()) else {
             return false;
         };
-        let is_written = lane.write_eager((ring, slots_of(len)), self.tx.signalling.most, tag, pieces);
+        let slots = slots_of(len);
+        if !ring.has_free(slots) && !ring.has_room(slots) {
+            return false;
+        }
+        let is_written = lane.write_eager((ring, slots), self.tx.signalling.most, tag, pieces);
         if is_written {
             ep.count_straight(len);
             self.tx.outstanding += 1;

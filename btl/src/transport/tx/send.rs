@@ -11,7 +11,7 @@
 
 use super::post::channel;
 use crate::protocol::credits::Grant;
-use crate::protocol::eager::{ALONE, LONGEST};
+use crate::protocol::eager::ALONE;
 use crate::protocol::pending::LaneId;
 use crate::protocol::wire::{DataHeader, HEADER_LEN, Kind, XrcHeader};
 use crate::transport::channel::{Ready, Refused, Request, SENDS, Target};
@@ -120,7 +120,7 @@ impl<C> Transport<C> {
         if ep.state() != State::Connected || ep.generation != id.generation {
             return false;
         }
-        if len <= LONGEST && ep.ring != NO_RING {
+        if len <= self.rings.longest && ep.ring != NO_RING {
             return self.sendi_wide(id, tag, [head, body]);
         }
         self.sendi_gathered(id, tag, [head, body])

@@ -5,9 +5,11 @@ use super::short::{Short, complete_write};
 use crate::objects::peer::Link;
 use crate::objects::qp::Qp;
 use crate::objects::world::World;
+use crate::shm::cells::{each_line_of, prefetch_to_write};
 use crate::shm::copy::SHORT;
 use crate::shm::mapped::Mapped;
 use rdma_sys::*;
+use std::ops::RangeInclusive;
 
 /// An RDMA WRITE of one buffer on a connected RC queue pair with nothing queued, to memory that is mapped here.
 #[inline(always)]
@@ -48,7 +50,7 @@ pub fn write_mapped(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr, sge: &ibv_sge)
 pub unsafe fn write_short(qp: &mut Qp, w: &mut World, request: &ShortWrite) -> bool {
     let &ShortWrite { head, head_len, body, body_len, last, remote_addr, rkey } = request;
     let front = head_len.wrapping_add(body_len);
-    let fits = head_len <= SHORT && body_len <= LONG && front + WORD <= qp.cap.max_inline_data as usize;
+    let fits = head_len <= SHORT && body_len <= LONG;
     if !fits || qp.sig_all || !may_write(qp) || !remote_addr.is_multiple_of(WORD as u64) {
         return false;
     }
@@ -56,6 +58,9 @@ pub unsafe fn write_short(qp: &mut Qp, w: &mut World, request: &ShortWrite) -> b
     let Some(place) = window.place(remote_addr.wrapping_sub(front as u64), (front + WORD) as u32) else {
         return false;
     };
+    if ASKED.contains(&front) && !w.in_burst {
+        each_line_of(place, front, prefetch_to_write);
+    }
     let holds = window.begin();
     if holds {
         // SAFETY: the caller vouches for the buffers. The peer had granted the region when it was looked at, and that has not changed.
@@ -74,7 +79,11 @@ pub unsafe fn write_short(qp: &mut Qp, w: &mut World, request: &ShortWrite) -> b
 }
 
 /// The longest body of a short write.
-const LONG: usize = 1024;
+const LONG: usize = 16 << 10;
+
+/// Writes of so many bytes before the word ask for all of their lines before they copy. A reader may look at those of a shorter one all the time,
+/// which takes them back; of a longer one more are wanted than the processor asks for at a time.
+const ASKED: RangeInclusive<usize> = 249..=2048;
 
 /// Bytes of a word.
 const WORD: usize = 8;
