@@ -15,8 +15,8 @@
 //! message, and everything else of it lies in front. The trailer is written last, and its `lap` behind all else, byte by byte if need be: who reads
 //! the lap can read the message. `lap` is one more than how often the ring has gone round, modulo 2^8: what the slot had in the lap before is no
 //! message. Where a message of several slots has lain, its receiver writes its trailer into each of them ([`ends_within`]), so that its bytes are
-//! not taken for a trailer in the next lap. `number` counts the messages of the lane, those that go by SEND among them: the receiver takes a message only when
-//! all before it have come, so the two ways together keep the order.
+//! not taken for a trailer in the next lap. `number` counts the messages of the lane, those that go by SEND among them: the receiver takes a message
+//! only when all before it have come, so the two ways together keep the order.
 //!
 //! Each side offers its memory to the other ([`Offer`](super::wire::Offer)). What is written to it is bytes that may be anything:
 //! [`Expected::of`], [`Expected::check`].

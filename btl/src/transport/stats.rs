@@ -91,7 +91,7 @@ pub struct Chains {
 counters! {
     /// Messages sent inline, straight from the caller's buffer.
     sent_inline: Sum,
-    /// Short messages that were written into their receiver's ring (eager RDMA).
+    /// Messages that were written into their receiver's ring (eager RDMA).
     sent_eager: Sum,
     /// Peers that rings of eager RDMA were opened to.
     rings: Sum,

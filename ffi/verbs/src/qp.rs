@@ -337,8 +337,8 @@ impl Qp {
         })
     }
 
-    /// The same of pieces and a word behind them, which is written last, without a completion of its own, where the device [has a way of its own](Context::writes_short) for
-    /// that. `remote` is where the word goes, a multiple of 8. False: nothing has happened.
+    /// The same of pieces and a word behind them, which is written last, without a completion of its own, where the device
+    /// [has a way of its own](crate::Context::writes_short) for that. `remote` is where the word goes, a multiple of 8. False: nothing has happened.
     #[inline(always)] // with every message
     pub fn write_short(&self, [head, body]: [&[u8]; 2], last: u64, remote: Remote) -> bool {
         let Some(write) = self.write_short else { return false };

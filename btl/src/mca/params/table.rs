@@ -284,7 +284,7 @@ pub static ROWS: &[Row] = &[
         default: "auto",
         level: 5,
         scope: Scope::Local,
-        help: "Whether short messages of peers that send many of them are written into rings in this process' memory (eager RDMA), which it looks \
+        help: "Whether short and middle messages of peers that send many of them are written into rings in this process' memory (eager RDMA), which it looks \
                at: 1 yes, 0 no; auto, or -1: on the software device, and where a device file says so. It needs a device that \
                writes the bytes of one request in the order of their addresses. Not with reconnects, \
                not over X or S queues, not on iWARP",
