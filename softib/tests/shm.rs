@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use proptest::prelude::*;
-use softib::shm::cell::{Head, INLINE_MAX, op};
+use softib::shm::cell::{Head, INLINE_MAX, TIMED, flag, op};
 use softib::shm::heap::Heap;
 use softib::shm::layout::{BULK, CELL, CELLS, CELLS_FIRST, CELLS_LEN, CONTROL, RING_LEN};
 use softib::shm::ring::{FRAGMENT_MAX, RecvRing, SendRing};
@@ -153,6 +153,42 @@ fn few_messages_stay_on_one_page_of_a_ring() {
     }
     let page = (CONTROL - cells_used(&pair) * CELL) / 4096;
     assert_eq!((BULK + bulk_used(&pair) - 1) / 4096, page);
+}
+
+/// Sends and takes a long message, for which the receiver waits or not, and which it reads for so many microseconds if it came through the caches, or
+/// past them. Whether it came past them.
+fn long_message(pair: &mut Pair, waits: bool, reads: [u64; 2]) -> bool {
+    if waits {
+        assert!(pair.from.front().is_none());
+        pair.from.await_next();
+    }
+    let past = pair.to.begin_long(TIMED);
+    let flags = flag::FIRST | flag::LAST;
+    assert!(pair.to.has_room(TIMED as usize));
+    let _ = pair.to.push(Head { op: op::SEND, flags, len: TIMED, ..Head::default() }, |_| ());
+    let found = pair.from.peek().unwrap();
+    pair.from.time(&found.head, false);
+    let begin = std::time::Instant::now();
+    while begin.elapsed().as_micros() < reads[usize::from(past)].into() {}
+    pair.from.has_been_read();
+    pair.from.consume(&found);
+    past
+}
+
+#[test]
+fn long_messages_come_the_way_that_takes_less_time_and_what_was_not_waited_for_says_nothing() {
+    let mut pair = pair(true);
+    let changes = |pair: &mut Pair, waits, reads, to| {
+        let wanted = |_: &usize| {
+            long_message(pair, waits, reads) == to && (0..20).all(|_| long_message(pair, waits, reads) == to)
+        };
+        (0..5000).find(wanted).is_some()
+    };
+    assert!(changes(&mut pair, true, [40, 40], false), "through the caches at first");
+    assert!(!(0..500).any(|_| long_message(&mut pair, false, [40, 0])));
+    assert!(changes(&mut pair, true, [200, 0], true));
+    assert!(changes(&mut pair, true, [0, 200], false));
+    pair.segment.unlink();
 }
 
 /// How far a ring has been read is told when that is half of it, and sooner by a receiver that waits; the sender looks behind a message.

@@ -7,15 +7,25 @@ use crate::shm::ring::{FRAGMENT_MAX, Pushed, SendRing};
 
 /// Longer messages go in pieces of so many bytes: the two sides' copies overlap.
 pub const PIECE: u32 = 16 << 10;
-/// What of a ring's bulk comes to be used by requests for memory and their answers: one side reads as the other one writes, and what it has
+/// What of a ring's bulk comes to be used by requests for memory and their short answers: one side reads as the other one writes, and what it has
 /// not read stays in the caches.
 pub const AHEAD: u32 = 64 << 10;
+
+/// The same by the answer to a READ of `len` bytes. With more of it the two sides keep each other waiting less. Several of 64 KiB at a time, in both
+/// directions, take longer then, and so does what goes through all caches.
+#[inline]
+pub fn ahead_of_answer(len: u32) -> u32 {
+    if (128 << 10..=2 << 20).contains(&len) { 256 << 10 } else { AHEAD }
+}
 
 /// A message up to here goes in one piece: all of it fits its reader's first cache.
 pub const WHOLE: u32 = 24 << 10;
 
 /// The same to a process that reads messages where they lie (`place_messages`): one copy less is worth more than copies that overlap.
 pub const WHOLE_PLACED: u32 = 65 << 10;
+
+/// A payload from here on may be written past the caches.
+pub const PAST: u32 = 12 << 10;
 
 /// Up to how many bytes a message into this ring goes in one piece.
 #[inline]

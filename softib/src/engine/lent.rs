@@ -14,6 +14,7 @@ impl State {
             if ring.is_lent() {
                 return false;
             }
+            ring.has_been_read();
             ring.publish_late();
         }
         self.w.lender = None;

@@ -15,7 +15,7 @@ use crate::datapath::responder::{From, Short, Way, answer_short, meaning, take_o
 use crate::objects::cq::Cq;
 use crate::objects::qp::Qps;
 use crate::objects::world::{Stats, World};
-use crate::shm::cell::{Head, INLINE_MAX, op};
+use crate::shm::cell::{Head, INLINE_MAX, TIMED, op};
 use crate::shm::ring::RecvRing;
 use rdma_sys::ibv_wc;
 use std::mem::MaybeUninit;
@@ -185,6 +185,9 @@ impl State {
             w.stats.placed += 1;
         } else if taken != Short::Taken {
             return taken;
+        }
+        if found.head.len >= TIMED {
+            ring.time(&found.head, taken == Short::Taken);
         }
         ring.consume(&found);
         if looks_around {

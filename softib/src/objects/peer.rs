@@ -13,6 +13,7 @@ use crate::shm::layout::*;
 use crate::shm::liveness::{Liveness, is_locked};
 use crate::shm::map::{Map, Word};
 use crate::shm::mapped::Mapped;
+use crate::shm::pace::Pace;
 use crate::shm::parts::{Heaps, Inlets};
 use crate::shm::qptable::{self, Public};
 use crate::shm::ring::{self, SendRing};
@@ -24,6 +25,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// Another process: its segment, mapped as far as it is used, and our ring in it.
 #[derive(Debug)]
@@ -44,6 +46,9 @@ pub struct Peer {
     /// Whether process_vm_* reaches it; None before it has been tried.
     pub reachable: Option<bool>,
     pub live: Liveness,
+    /// How it is to write what we READ, and when the first of several pieces of such data came: of which queue pair and request.
+    pub pace: Pace,
+    pub came: Option<(u32, u32, Instant)>,
     is_self: bool,
 }
 
@@ -271,7 +276,8 @@ fn attach(dir: &std::path::Path, slot: usize, me: (usize, u64), barrier: bool) -
     let fenced = !barrier || map.u32(H_BARRIER).load(Ordering::Relaxed) == 0;
     let ring = SendRing::claim(&map, &file, me, fenced, ring::may_be_large(&file))?;
     let heaps = Heaps::new(&map, &file);
-    Ok(Peer { map, heaps, file, incarnation, pid, cards, ring, reachable: None, live, is_self })
+    let (reachable, pace, came) = (None, Pace::default(), None);
+    Ok(Peer { map, heaps, file, incarnation, pid, cards, ring, reachable, live, pace, came, is_self })
 }
 
 fn nonce_of(file: &File) -> Option<u64> {

@@ -93,6 +93,8 @@ pub struct Answer {
     /// The number of an ASK, and the ring of ours that it has come through: its requester can fetch the data itself. If it is not granted,
     /// nothing is wrong.
     pub ask: Option<(u32, usize)>,
+    /// It is written past our caches.
+    pub streams: bool,
     /// Bytes of that which are in the ring.
     pub sent: u32,
     /// Atomics: what was there before.

@@ -66,6 +66,23 @@ fn gather_headers(sges: &[ibv_sge], to: *mut u8) -> (&[ibv_sge], *mut u8) {
     }
 }
 
+/// As [`gather`], past the caches but for short pieces.
+#[inline(never)]
+pub fn gather_past(sges: &[ibv_sge], skip: usize, len: usize, to: *mut u8) {
+    each_piece(sges, skip, len, |from, done, here| {
+        // SAFETY: as in gather(); done + here <= len.
+        unsafe {
+            match here {
+                0..ALL_PAST => copy::copy(from, to.add(done), here),
+                _ => copy::stream(from, to.add(done), here),
+            }
+        }
+    });
+}
+
+/// A piece from here on is written past the caches by [`gather_past`].
+const ALL_PAST: usize = 4 << 10;
+
 #[inline(never)]
 fn gather_list(sges: &[ibv_sge], mut to: *mut u8) {
     for sge in sges {
@@ -75,16 +92,21 @@ fn gather_list(sges: &[ibv_sge], mut to: *mut u8) {
     }
 }
 
-fn gather_many(sges: &[ibv_sge], mut skip: usize, len: usize, to: *mut u8) {
+fn gather_many(sges: &[ibv_sge], skip: usize, len: usize, to: *mut u8) {
+    each_piece(sges, skip, len, |from, done, here| {
+        // SAFETY: as in gather(); done + here <= len.
+        unsafe { std::ptr::copy_nonoverlapping(from, to.add(done), here) };
+    });
+}
+
+/// Of `len` bytes of a gather list, from `skip` on, each piece: where it is, how many bytes are before it, how many it has.
+fn each_piece(sges: &[ibv_sge], mut skip: usize, len: usize, mut take: impl FnMut(*const u8, usize, usize)) {
     let mut done = 0;
     for sge in sges {
         let length = sge.length as usize;
         let here = length.saturating_sub(skip).min(len - done);
         if here > 0 {
-            // SAFETY: as in gather(); done + here <= len.
-            unsafe {
-                std::ptr::copy_nonoverlapping((sge.addr as usize + skip) as *const u8, to.add(done), here)
-            };
+            take((sge.addr as usize + skip) as *const u8, done, here);
         }
         skip = skip.saturating_sub(length);
         done += here;

@@ -44,6 +44,8 @@ pub struct Work {
     /// RDMA: the request is in the ring; the data is where it belongs.
     pub asked: bool,
     pub moved: bool,
+    /// READ: the peer writes the data past its caches.
+    pub streamed: bool,
     /// READ: the peer was asked for the data and has not sent it in time, or does not send it; so it is fetched.
     pub late: bool,
     pub unsent: bool,

@@ -66,6 +66,8 @@ pub const NOT_SENT: u32 = u32::MAX;
 pub mod flag {
     /// The first cell of a message.
     pub const FIRST: u8 = 1;
+    /// Of an ASK, which is one cell: its data is to be written past the caches.
+    pub const PAST: u8 = FIRST;
     /// The last cell of a message.
     pub const LAST: u8 = 2;
     /// The payload is in the bulk.
@@ -105,6 +107,30 @@ pub struct Head {
 const _: () = assert!(
     size_of::<Head>() + 4 <= VIA_AT && VIA_AT + size_of::<Via>() <= CELL_HEAD && CELL_HEAD.is_multiple_of(16)
 );
+
+/// A message of so many bytes or more, in one piece, can be timed ([`super::pace`]).
+pub const TIMED: u32 = (16 << 10) + 1;
+
+/// When the payload of a cell was begun to be written to the bulk: in place of an inline payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Begin {
+    /// By the device's clock ([`crate::clock`]).
+    pub at: u64,
+    /// Past the sender's caches.
+    pub streams: bool,
+}
+
+impl Begin {
+    /// As one word, which is not 0 at any time but the clock's first.
+    pub fn word(self) -> u64 {
+        self.at << 1 | u64::from(self.streams)
+    }
+
+    /// From what has come: any word but 0 makes one.
+    pub fn of_word(word: u64) -> Option<Begin> {
+        (word != 0).then_some(Begin { at: word >> 1, streams: word & 1 != 0 })
+    }
+}
 
 impl Head {
     /// What travels, in the order of a cell.

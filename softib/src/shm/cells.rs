@@ -13,7 +13,7 @@
 //! receiver that waits makes the cell its own first ([`Cell::acquire`]): a message between
 //! neighbouring cores takes 10 to 20 ns less.
 
-use super::cell::{CELL_HEAD, Head, VIA_AT, Via};
+use super::cell::{Begin, CELL_HEAD, Head, VIA_AT, Via};
 use super::handover;
 use super::layout::{CELL, CELLS, CELLS_FIRST, CELLS_LEN, CONTROL};
 use super::map::Map;
@@ -128,6 +128,18 @@ impl Cell<'_> {
     pub fn via(&self) -> Via {
         // SAFETY: inside the cell, 8-aligned; any value is valid.
         Via::of_word(unsafe { self.at.add(VIA_AT).cast::<u64>().read_volatile() })
+    }
+
+    /// Writes when its payload is begun to be written, or that this is not said.
+    pub fn emit_begin(&self, begin: Option<Begin>) {
+        // SAFETY: inside the cell, 8-aligned; the caller owns the cell until it is marked.
+        unsafe { self.at.add(CELL_HEAD).cast::<u64>().write_volatile(begin.map_or(0, Begin::word)) };
+    }
+
+    /// What has been written there, if anything has: of a cell that has been found filled.
+    pub fn begin(&self) -> Option<Begin> {
+        // SAFETY: inside the cell, 8-aligned; any value is valid.
+        Begin::of_word(unsafe { self.at.add(CELL_HEAD).cast::<u64>().read_volatile() })
     }
 
     /// The inline part, `INLINE_MAX` bytes.

@@ -56,6 +56,46 @@ pub unsafe fn put_last(to: *mut u64, word: u64) {
     unsafe { to.write_volatile(word) }
 }
 
+/// Whether [`stream`] does what it says here.
+pub const STREAMS: bool = cfg!(target_arch = "x86_64");
+
+/// Copies `len` bytes past the caches: straight to memory, with no line taken from another processor that has it. A store behind it is not seen
+/// before them.
+///
+/// # Safety
+/// As [`copy`].
+#[cfg(target_arch = "x86_64")]
+pub unsafe fn stream(from: *const u8, to: *mut u8, len: usize) {
+    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
+    const WORD: usize = size_of::<__m128i>();
+    let first = to.align_offset(LINE).min(len);
+    let end = first + (len - first) / WORD * WORD;
+    // SAFETY: all pieces lie inside the `len` bytes that the caller vouches for; from `first` on, places of whole words are aligned. Every x86-64
+    // processor has SSE2.
+    unsafe {
+        copy_short(from, to, first);
+        for at in (first..end).step_by(WORD) {
+            _mm_stream_si128(to.add(at).cast(), _mm_loadu_si128(from.add(at).cast()));
+        }
+        copy_short(from.add(end), to.add(end), len - end);
+        _mm_sfence();
+    }
+}
+
+/// Bytes of a line; what is not all of one is written through the caches.
+#[cfg(target_arch = "x86_64")]
+const LINE: usize = 64;
+
+/// As [`copy`]: there is no other way.
+///
+/// # Safety
+/// As [`copy`].
+#[cfg(not(target_arch = "x86_64"))]
+pub unsafe fn stream(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: as the caller promises.
+    unsafe { copy(from, to, len) }
+}
+
 /// Up to here [`copy`] makes no call. memcpy(3) is faster with more.
 pub const SHORT: usize = 128;
 
@@ -117,7 +157,7 @@ unsafe fn ends<T: Copy>(from: *const u8, to: *mut u8, len: usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::{body, copy, write_in_order};
+    use super::{body, copy, stream, write_in_order};
 
     #[test]
     fn the_last_aligned_word_is_written_after_the_rest_and_a_word_is_not_divided() {
@@ -130,6 +170,20 @@ mod tests {
             unsafe { write_in_order(from.as_ptr().add(5), to.as_mut_ptr().add(at), len) };
             assert_eq!(to[at..at + len], from[5..5 + len], "{len}");
             assert!(to[..at].iter().chain(&to[at + len..]).all(|b| *b == 0xff), "{len}");
+        }
+    }
+
+    #[test]
+    fn what_is_copied_past_the_caches_is_exact_too() {
+        #[repr(align(64))]
+        struct Lines([u8; 320]);
+        let from: Vec<u8> = (0..320).map(|i| i as u8 ^ 0x5a).collect();
+        for (len, at) in (0..=250).flat_map(|len| [0, 16, 19, 63].map(|at| (len, at))) {
+            let mut to = Lines([0xff; 320]);
+            // SAFETY: both are 320 bytes, and separate.
+            unsafe { stream(from.as_ptr().add(3), to.0.as_mut_ptr().add(at), len) };
+            assert_eq!(to.0[at..at + len], from[3..3 + len], "{len}");
+            assert!(to.0[..at].iter().chain(&to.0[at + len..]).all(|b| *b == 0xff), "{len}");
         }
     }
 

@@ -182,6 +182,10 @@ pub const C_WATCHED: usize = CONTROL;
 /// What the receiver has consumed, modulo 2^32: cells in the lower half, bytes of bulk in the
 /// upper.
 pub const C_CONSUMED: usize = CONTROL + 64;
+/// How long messages are to be written ([`super::pace`]), the receiver's word: past the sender's caches; with the time at which that begins.
+pub const C_MANNER: usize = CONTROL + 72;
+pub const ASKS_PAST: u32 = 1;
+pub const ASKS_TIME: u32 = 2;
 /// Offset of the bulk in a ring.
 pub const BULK: usize = CONTROL + 128;
 /// Bulk data of a ring: this much where the file system has plenty, else a quarter of it. A ring that fits into the caches of both

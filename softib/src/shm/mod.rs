@@ -13,6 +13,7 @@
 //! cell      the format of a cell
 //! cells     the cells of a ring: two cache lines each
 //! ring      one ring per ordered pair of processes, in the receiver's segment
+//! pace      how a peer is to write long data into a ring
 //! placed    the message that the program reads where it lies in a ring
 //! rq        receive queues that the initiator consumes with its own hand
 //! qptable   what a peer may know of a queue pair
@@ -75,6 +76,8 @@ pub mod map;
 pub mod mapped;
 /// The MR table.
 pub mod mrtable;
+/// [`pace::Pace`].
+pub mod pace;
 /// Arenas and rings, as far as they are mapped.
 pub mod parts;
 /// The word behind `IBV_WC_PLACED`.

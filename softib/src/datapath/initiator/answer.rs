@@ -3,11 +3,11 @@
 use super::finish::finish_head;
 use crate::datapath::pieces::is_whole;
 use crate::objects::mr::Mrs;
-use crate::objects::peer::Link;
+use crate::objects::peer::{Link, Peer};
 use crate::objects::qp::{Qp, Qps};
 use crate::objects::qp_state::is_receiving;
 use crate::objects::sges::spread;
-use crate::objects::work::{Queued, Wait};
+use crate::objects::work::{Queued, Wait, Work};
 use crate::objects::world::World;
 use crate::shm::cell::{Found, Head, NOT_SENT, flag};
 use crate::shm::layout::{QP_BITS, QPS};
@@ -33,16 +33,13 @@ pub fn response_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
     if head.imm != IBV_WC_SUCCESS {
         return refused_there(qp, w, head.imm);
     }
-    if queued.work.fetches() {
-        let fits = u64::from(queued.work.sent) + u64::from(head.len) <= u64::from(queued.work.len);
-        if !fits || !place_answer(&w.mrs, queued, qp.pd as u32, found) {
-            return finish_head(qp, w, IBV_WC_LOC_PROT_ERR);
-        }
-        queued.work.sent += head.len;
+    if queued.work.fetches() && !take_data(qp, w, found) {
+        return finish_head(qp, w, IBV_WC_LOC_PROT_ERR);
     }
     if head.flags & flag::LAST == 0 {
         return;
     }
+    let Some(queued) = qp.sq.front_mut() else { return };
     if queued.work.opcode == IBV_WR_RDMA_WRITE_WITH_IMM {
         (queued.work.moved, queued.wait) = (true, Wait::Turn);
         return;
@@ -79,6 +76,45 @@ fn refused_there(qp: &mut Qp, w: &mut World, said: u32) {
         _ => IBV_WC_REM_ACCESS_ERR,
     };
     finish_head(qp, w, status);
+}
+
+/// Places what has come of the data that the request at the head of the SQ fetches. False: it has no place.
+fn take_data(qp: &mut Qp, w: &mut World, found: &Found) -> bool {
+    let (pd, len) = (qp.pd as u32, found.head.len);
+    let Some(queued) = qp.sq.front_mut() else { return false };
+    let (before, whole) = (queued.work.sent, queued.work.len);
+    let fits = before.checked_add(len).is_some_and(|end| end <= whole);
+    if before == 0
+        && len < whole
+        && let Some((peer, work)) = asked_of(qp, w)
+    {
+        peer.came = Some((work.number, qp.num, timing::now()));
+    }
+    let Some(queued) = qp.sq.front_mut().filter(|_| fits) else { return false };
+    if !place_answer(&w.mrs, queued, pd, found) {
+        return false;
+    }
+    queued.work.sent += len;
+    if before > 0 && before + len == whole && !queued.wait.is_now_and_then(w.was_elsewhere) {
+        has_come(qp, w);
+    }
+    true
+}
+
+/// All of the data that the request at the head of the SQ fetches has come, in several pieces: how long that took from the first one on.
+fn has_come(qp: &mut Qp, w: &mut World) {
+    if let Some((peer, work)) = asked_of(qp, w)
+        && let Some((number, num, since)) = peer.came.take()
+        && (number, num) == (work.number, qp.num)
+    {
+        peer.pace.note(work.streamed, work.len, timing::now() - since);
+    }
+}
+
+/// The request at the head of the SQ, and the process that it has gone to.
+fn asked_of<'a>(qp: &mut Qp, w: &'a mut World) -> Option<(&'a mut Peer, Work)> {
+    let (work, slot) = (qp.sq.front()?.work, qp.last_link()?.slot);
+    Some((w.peers.attached(slot)?, work))
 }
 
 /// Copies what came back into the buffers of its request. False: they are not what they were when posted.

@@ -8,6 +8,7 @@ use crate::objects::reply::{Gift, Target};
 use crate::objects::sges::gather;
 use crate::objects::work::{Remote, Step, WORD, Work};
 use crate::shm::cell::{Head, INLINE_MAX, flag, op};
+use crate::shm::copy::STREAMS;
 use rdma_sys::*;
 
 impl<P: Path> Way<'_, P> {
@@ -32,7 +33,7 @@ impl<P: Path> Way<'_, P> {
             let whole = if reading { work.len } else { len };
             let target = Target { addr: addr.wrapping_add(work.sent.into()), rkey, len: whole };
             let op = if reading { op::READ } else { op::WRITE };
-            let flags = if last { flag::LAST } else { 0 };
+            let flags = if last { flag::LAST } else { 0 } | if reading { self.manner(work) } else { 0 };
             let head = Head { flags, len, pos: work.number, ..self.head(op) };
             let skip = work.sent as usize;
             self.push_request(head, &target.emit(), |to| gather(sges, skip, len as usize, to));
@@ -53,12 +54,20 @@ impl<P: Path> Way<'_, P> {
             }
             let (addr, rkey) = work.remote.memory();
             let imm = self.peer.ring.next_ask();
-            let head = Head { flags: flag::LAST, pos: work.number, imm, ..self.head(op::ASK) };
+            let flags = flag::LAST | self.manner(work);
+            let head = Head { flags, pos: work.number, imm, ..self.head(op::ASK) };
             self.push_request(head, &Target { addr, rkey, len: work.len }.emit(), |_| ());
             (work.asked, work.sent) = (true, 0);
             self.stats.rdma_ring += 1;
         }
         Step::Data
+    }
+
+    /// How the peer is to write the data of a READ: a flag. An answer of one piece is in the reader's caches soon, and in none that another piece
+    /// needs.
+    fn manner(&mut self, work: &mut Work) -> u8 {
+        work.streamed = STREAMS && work.len > PIECE && self.peer.pace.next_streams();
+        if work.streamed { flag::PAST } else { 0 }
     }
 
     /// Gives the peer data that it places in its memory, which we could do as well: as much of it as there is room for.

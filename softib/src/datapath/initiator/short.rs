@@ -2,10 +2,10 @@
 
 use super::queue::enqueue;
 use super::transit::outcome;
-use crate::datapath::pieces::{WHOLE, WHOLE_PLACED, rung, whole};
+use crate::datapath::pieces::{PAST, WHOLE, WHOLE_PLACED, rung, whole};
 use crate::objects::mr::Mrs;
 use crate::objects::qp::Qp;
-use crate::objects::sges::{gather_all, gather_short, length};
+use crate::objects::sges::{gather_all, gather_past, gather_short, length};
 use crate::objects::work::{Step, Work};
 use crate::objects::world::World;
 use crate::shm::cell::{Head, INLINE_MAX, flag, op};
@@ -79,7 +79,7 @@ pub fn send_short<const INLINE: bool>(
             if INLINE {
                 gather_short(sges, place)
             } else {
-                gather_all(sges, place)
+                gather_bulk(&peer.ring, len, sges, place)
             }
             peer.ring.send_filled(Head { flags: flags | bulk, ..head })
         }
@@ -111,6 +111,15 @@ pub fn short_len<const INLINE: bool>(qp: &Qp, w: &World, wr: &ibv_send_wr, sges:
 #[inline(always)]
 pub fn fits_piece(ring: &SendRing, len: u32) -> bool {
     len <= WHOLE || len <= whole(ring)
+}
+
+/// Copies a message of one piece into the bulk, as its receiver wants it written.
+#[inline(always)]
+fn gather_bulk(ring: &SendRing, len: u32, sges: &[ibv_sge], to: *mut u8) {
+    match len >= PAST && ring.begin_long(len) {
+        true => gather_past(sges, 0, len as usize, to),
+        false => gather_all(sges, to),
+    }
 }
 
 /// Flags of the only cell of a request.

@@ -16,7 +16,7 @@
 //! The request stays in its SQ until the answer is there, and answers come in order, so the order on the QP is kept.
 
 use super::events;
-use crate::datapath::pieces::{AHEAD, PIECE, rung};
+use crate::datapath::pieces::{AHEAD, PIECE, ahead_of_answer, rung};
 use crate::extras::{mappings, paging};
 use crate::objects::arrival::Arrival;
 use crate::objects::grant::Grant;
@@ -69,8 +69,15 @@ impl Responder<'_> {
         }
     }
 
-    fn answer(&self, w: &mut World, number: u32, read: Option<Target>, value: Option<u64>) {
-        let answer = Answer { number, status: IBV_WC_SUCCESS, read, value, ..Answer::default() };
+    fn answer(&self, w: &mut World, number: u32, value: Option<u64>) {
+        let answer = Answer { number, status: IBV_WC_SUCCESS, value, ..Answer::default() };
+        w.replies.push_back(Reply { asked: self.asked(), answer });
+    }
+
+    /// Answers a READ with data.
+    fn send(&self, w: &mut World, found: &Found, read: Target) {
+        let (number, status, streams) = (found.head.pos, IBV_WC_SUCCESS, streams(&found.head));
+        let answer = Answer { number, status, read: Some(read), streams, ..Answer::default() };
         w.replies.push_back(Reply { asked: self.asked(), answer });
     }
 
@@ -78,7 +85,7 @@ impl Responder<'_> {
     fn offer(&self, w: &mut World, found: &Found, read: Option<Target>) {
         let status = if read.is_some() { IBV_WC_SUCCESS } else { NOT_SENT };
         let (number, ask) = (found.head.pos, Some((found.head.imm, found.ring)));
-        let answer = Answer { number, status, read, ask, ..Answer::default() };
+        let answer = Answer { number, status, read, ask, streams: streams(&found.head), ..Answer::default() };
         w.replies.push_back(Reply { asked: self.asked(), answer });
     }
 
@@ -101,6 +108,11 @@ impl Responder<'_> {
             }
         }
     }
+}
+
+/// Whether the data that a READ or an ASK wants is written past the caches.
+pub(super) fn streams(asks: &Head) -> bool {
+    asks.flags & flag::PAST != 0
 }
 
 pub(super) fn grant_of(qp: &Qp) -> Grant {
@@ -142,7 +154,7 @@ pub fn write_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
     if head.flags & flag::LAST != 0 {
         qp.refused = None;
         match refused {
-            None => Responder::Qp(qp).answer(w, head.pos, None, None),
+            None => Responder::Qp(qp).answer(w, head.pos, None),
             Some(status) => Responder::Qp(qp).refuse(w, head.pos, status),
         }
     }
@@ -200,7 +212,7 @@ fn read_asked(mut responder: Responder<'_>, w: &mut World, found: &Found) {
         return responder.offer(w, found, granted.ok().map(|_| target));
     }
     match granted {
-        Ok(_) => responder.answer(w, found.head.pos, Some(target), None),
+        Ok(_) => responder.send(w, found, target),
         Err(status) => responder.refuse(w, found.head.pos, status),
     }
 }
@@ -212,7 +224,7 @@ pub fn atomic_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
 
 fn atomic_asked(mut responder: Responder<'_>, w: &mut World, found: &Found) {
     match check_atomic(&responder.grant(), &w.mrs, found) {
-        Ok(place) => responder.answer(w, found.head.pos, None, carry_out(place, found)),
+        Ok(place) => responder.answer(w, found.head.pos, carry_out(place, found)),
         Err(status) => responder.refuse(w, found.head.pos, status),
     }
 }
@@ -236,7 +248,7 @@ pub fn xrc_arrived(w: &mut World, to: &Arrival, found: &Found) {
         op::READ | op::ASK => read_asked(responder, w, found),
         op::WRITE => match write_part(&to.grant(), w, found) {
             Err(status) => responder.refuse(w, head.pos, status),
-            Ok(()) if head.flags & flag::LAST != 0 => responder.answer(w, head.pos, None, None),
+            Ok(()) if head.flags & flag::LAST != 0 => responder.answer(w, head.pos, None),
             Ok(()) => {}
         },
         _ => atomic_asked(responder, w, found),
@@ -328,7 +340,8 @@ fn send_reply(qps: &mut Qps, w: &mut World, at: usize) -> bool {
         if !link.is_open(peer, me) {
             return true;
         }
-        if !peer.ring.has_room_within(PIECE as usize, AHEAD) {
+        let ahead = answer.read.map_or(AHEAD, |read| ahead_of_answer(read.len));
+        if !peer.ring.has_room_within(PIECE as usize, ahead) {
             return false;
         }
         let Ok((from, len)) = next_bytes(&grant, mrs, answer) else {
@@ -338,8 +351,13 @@ fn send_reply(qps: &mut Qps, w: &mut World, at: usize) -> bool {
         let head = head_of(answer, link, me.0, len);
         let last = head.flags & flag::LAST != 0;
         // SAFETY: the range is the answer's value, or lies in a valid MR with remote read (checked by `next_bytes`); push hands out
-        // room for len bytes.
-        let fill = |to: *mut u8| unsafe { std::ptr::copy_nonoverlapping(from, to, len as usize) };
+        // room for len bytes, which begins a line.
+        let fill = |to: *mut u8| unsafe {
+            match answer.streams {
+                true => copy::stream(from, to, len as usize),
+                false => std::ptr::copy_nonoverlapping(from, to, len as usize),
+            }
+        };
         let push = || if len == 0 { peer.ring.push(head, |_| ()) } else { peer.ring.push(head, fill) };
         let Some(pushed) = push_if_asked(&segment.map, answer.ask.filter(|_| len != 0), push) else {
             (answer.read, answer.status) = (None, NOT_SENT);

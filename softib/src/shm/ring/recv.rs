@@ -1,20 +1,27 @@
 //! The receiving end of a ring.
 
 use super::{ACTIVE, BULK_FIRST, CELLS_AHEAD, FRAGMENT_MAX, bulk_end, bulk_start, free, second_half, wider};
-use crate::shm::cell::{Found, Head, INLINE_MAX, flag, op};
+use crate::clock;
+use crate::shm::cell::{Begin, Found, Head, INLINE_MAX, flag, op};
 use crate::shm::cells::{Cells, LONG};
+use crate::shm::copy::STREAMS;
 use crate::shm::handover;
 use crate::shm::layout::*;
 use crate::shm::map::Map;
+use crate::shm::pace::Pace;
 use crate::shm::parts::Inlets;
 use crate::shm::placed;
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 /// A receiver that waits asks for the lines of the next payload again and again, as it does for the next cell, if the last one was no longer
 /// than this. Of more lines a near sender is kept from writing.
 const AWAITED: u32 = 224;
+
+/// One of so many long messages is timed: that costs both sides a look at the clock.
+const TIMED_OF: u8 = 8;
 
 /// The receiving end, in our own segment.
 #[derive(Debug)]
@@ -43,6 +50,10 @@ pub struct RecvRing {
     lent: usize,
     /// While it reads, it was time to tell the sender how far the ring has been read.
     late: bool,
+    /// How the sender is to write long messages; and the one that is being timed, with its length.
+    pace: Pace,
+    timed: Option<(Begin, u32)>,
+    untimed: u8,
 }
 
 impl RecvRing {
@@ -75,6 +86,9 @@ impl RecvRing {
             broken: false,
             lent: 0,
             late: false,
+            pace: Pace::default(),
+            timed: None,
+            untimed: 0,
         })
     }
 
@@ -266,6 +280,57 @@ impl RecvRing {
     /// The program reads this payload where it lies, until [`placed::word`] says otherwise: what has been read of the ring stays as it is.
     pub fn lend(&mut self, payload: *const u8) {
         self.lent = payload.addr();
+    }
+
+    /// The message of the next cell, of [`TIMED`](crate::shm::cell::TIMED) bytes or more, has been found. If its sender was asked to say when it began to
+    /// write it, and it was waited for, how long it takes until it has been read says how others are to be written.
+    #[inline(never)]
+    pub fn time(&mut self, head: &Head, is_read: bool) {
+        const WHOLE: u8 = flag::FIRST | flag::LAST | flag::BULK;
+        if head.flags & WHOLE != WHOLE {
+            return;
+        }
+        let is_awaited = self.acquired == self.seq;
+        match self.cells.at(self.seq).begin() {
+            Some(begin) if is_awaited => self.timed = Some((begin, head.len)),
+            Some(_) => self.ask_for(self.pace.streams(), false),
+            None if is_awaited => self.skip_one(),
+            None => {}
+        }
+        if is_read {
+            self.has_been_read();
+        }
+    }
+
+    /// One that was waited for is not timed; the next one may be.
+    fn skip_one(&mut self) {
+        self.untimed = self.untimed.wrapping_add(1);
+        if self.untimed.is_multiple_of(TIMED_OF) {
+            let streams = self.pace.next_streams();
+            self.ask_for(streams, true);
+        }
+    }
+
+    /// The message that is timed, if there is one, has been read.
+    #[inline]
+    pub fn has_been_read(&mut self) {
+        if let Some((begin, len)) = self.timed.take() {
+            self.note(begin, len);
+        }
+    }
+
+    #[inline(never)]
+    fn note(&mut self, begin: Begin, len: u32) {
+        let time = Duration::from_nanos(clock::ticks().saturating_sub(begin.at));
+        self.pace.note(begin.streams, len, time);
+        self.ask_for(self.pace.streams(), false);
+    }
+
+    /// Tells the sender how to write long messages, and whether to say when it begins.
+    fn ask_for(&self, streams: bool, times: bool) {
+        let past = if STREAMS && streams { ASKS_PAST } else { 0 };
+        let word = past | if times { ASKS_TIME } else { 0 };
+        self.data.u32(C_MANNER).store(word, Ordering::Relaxed);
     }
 
     /// The program reads a payload of this ring.

@@ -1,8 +1,9 @@
 //! The sending end of a ring.
 
 use super::{ACTIVE, BULK_FIRST, CELLS_AHEAD, CLAIMING, bulk_end, bulk_start, second_half, wider};
+use crate::clock;
 use crate::errno::Errno;
-use crate::shm::cell::{Head, INLINE_MAX, Via, flag, op};
+use crate::shm::cell::{Begin, Head, INLINE_MAX, TIMED, Via, flag, op};
 use crate::shm::cells::{Cells, each_line, prefetch_to_write};
 use crate::shm::copy::copy_short;
 use crate::shm::layout::*;
@@ -35,6 +36,7 @@ pub struct SendRing {
     index: usize,
     cells: Cells,
     watched: Word,
+    manner: Word,
     seq: u32,
     /// The first cell that is not free, as far as is known; while there are cells that are not in use, the last free one.
     end: u32,
@@ -112,6 +114,7 @@ impl SendRing {
         map.u32(at + R_BULK).store(bulk as u32, Ordering::Relaxed);
         data.u32(C_WATCHED).store(0, Ordering::Relaxed);
         data.u64(C_CONSUMED).store(0, Ordering::Relaxed);
+        data.u32(C_MANNER).store(0, Ordering::Relaxed);
         for word in [R_HAZARD, R_WITHDRAWN, R_ANSWERING, R_GIVEN] {
             map.u32(at + word).store(0, Ordering::Relaxed);
         }
@@ -124,6 +127,7 @@ impl SendRing {
             end: free_cells(&cells),
             cells,
             watched: data.word(C_WATCHED),
+            manner: data.word(C_MANNER),
             data,
             index,
             seq: 0,
@@ -321,6 +325,18 @@ impl SendRing {
     #[inline(always)]
     pub fn place(&mut self, len: u32) -> (*mut u8, u8) {
         if len as usize <= INLINE_MAX { self.place_inline() } else { self.take_bulk(len) }
+    }
+
+    /// The payload of the next cell, `len` bytes of a message, is about to be written to the bulk. Whether that is to be past the caches.
+    #[inline(never)]
+    pub fn begin_long(&self, len: u32) -> bool {
+        let manner = self.manner.load(Ordering::Relaxed);
+        let streams = manner & ASKS_PAST != 0;
+        if len >= TIMED {
+            let begin = (manner & ASKS_TIME != 0).then(|| Begin { at: clock::ticks(), streams });
+            self.cells.at(self.seq).emit_begin(begin);
+        }
+        streams
     }
 
     /// The next cell goes through this queue pair.

@@ -1,0 +1,112 @@
+//! How a peer is to write long data into our ring: through its caches, or past them into memory.
+//!
+//! Where both processors share a cache, data that was written through it is read from there. Where they do not, every line of the ring has to be
+//! taken from the reader's cache before it is written, and from the writer's before it is read: 16 KiB take three times as long as where they do,
+//! and half of that if they go through memory (`copy::stream`). Nothing says which of the two it is, and a virtual machine's processors move; so the
+//! reader times what comes, and now and then has some come the other way. It says which in each READ, and of messages in a word of the ring.
+
+use std::time::Duration;
+
+/// Transfers up to the first trial of the other way, and behind a change.
+const SOON: u16 = 8;
+/// Most transfers from one trial to the next: a trial of the worse way takes up to three times as long.
+const SELDOM: u16 = 256;
+/// Bytes to which times refer.
+const UNIT: u64 = 16 << 10;
+
+/// The way in use, and how long transfers take in each.
+#[derive(Debug)]
+pub struct Pace {
+    streams: bool,
+    /// Nanoseconds for [`UNIT`] bytes, through the caches and past them; 0: not known.
+    took: [u32; 2],
+    /// Transfers up to the next trial of the other way, and from there to the one behind it.
+    left: u16,
+    next: u16,
+}
+
+impl Default for Pace {
+    fn default() -> Pace {
+        Pace { streams: false, took: [0; 2], left: SOON, next: SOON }
+    }
+}
+
+impl Pace {
+    /// Whether transfers come past the caches, but for trials.
+    pub fn streams(&self) -> bool {
+        self.streams
+    }
+
+    /// Whether the next transfer is to come past the caches.
+    pub fn next_streams(&mut self) -> bool {
+        self.left = self.left.saturating_sub(1);
+        if self.left > 0 {
+            return self.streams;
+        }
+        self.left = self.next;
+        !self.streams
+    }
+
+    /// So many bytes have come, past the peer's caches or not, in so much time from when it began to write to when they had been read.
+    pub fn note(&mut self, streamed: bool, len: u32, time: Duration) {
+        let unit = u128::from(UNIT) * time.as_nanos() / u128::from(len.max(1));
+        let unit = u32::try_from(unit).unwrap_or(u32::MAX / 8).clamp(1, u32::MAX / 8);
+        let (is_trial, known) = (streamed != self.streams, &mut self.took[usize::from(streamed)]);
+        *known = match *known {
+            0 => unit,
+            _ if is_trial => unit,
+            // One that was interrupted counts as much as one that is twice as slow.
+            before => (3 * before + unit.min(2 * before)) / 4,
+        };
+        self.decide(is_trial);
+    }
+
+    /// Changes to the other way if that takes less time by an eighth.
+    fn decide(&mut self, was_trial: bool) {
+        let (now, other) = (self.took[usize::from(self.streams)], self.took[usize::from(!self.streams)]);
+        if other != 0 && other + other / 8 < now {
+            self.streams = !self.streams;
+            (self.left, self.next) = (SOON, SOON);
+        } else if was_trial {
+            self.next = (2 * self.next).min(SELDOM);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nanoseconds for 16 KiB through the caches and past them.
+    const NEAR: [u64; 2] = [1400, 2000];
+    const FAR: [u64; 2] = [4500, 2300];
+
+    /// How many of so many READs come past the caches.
+    fn streamed(pace: &mut Pace, costs: [u64; 2], reads: usize) -> usize {
+        let read = |pace: &mut Pace| {
+            let streams = pace.next_streams();
+            pace.note(streams, 64 << 10, Duration::from_nanos(4 * costs[usize::from(streams)]));
+            streams
+        };
+        (0..reads).filter(|_| read(pace)).count()
+    }
+
+    #[test]
+    fn the_way_that_takes_less_time_is_taken_and_the_other_one_tried_now_and_then() {
+        let mut pace = Pace::default();
+        assert_eq!(streamed(&mut pace, NEAR, 1000), 8, "the 8th, 16th, 32nd, ... 256th, and each 256 more");
+        let far = streamed(&mut pace, FAR, 1000);
+        assert!((950..1000).contains(&far), "{far} of 1000 from when they are far on");
+        assert!(streamed(&mut pace, NEAR, 300) < 260, "near again, which only a trial shows");
+        assert!(streamed(&mut pace, NEAR, 1000) < 10);
+    }
+
+    #[test]
+    fn one_that_was_interrupted_changes_nothing_and_neither_does_a_small_difference() {
+        let mut pace = Pace::default();
+        streamed(&mut pace, NEAR, 300);
+        pace.note(false, 64 << 10, Duration::from_secs(100));
+        assert!(!pace.streams);
+        assert!(streamed(&mut pace, [1500, 1400], 1000) < 20);
+    }
+}
