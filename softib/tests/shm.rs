@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use proptest::prelude::*;
-use softib::shm::cell::{Head, INLINE_MAX, TIMED, flag, op};
+use softib::shm::cell::{Head, INLINE_MAX, PAST, flag, op};
 use softib::shm::heap::Heap;
 use softib::shm::layout::{BULK, CELL, CELLS, CELLS_FIRST, CELLS_LEN, CONTROL, RING_LEN};
 use softib::shm::ring::{FRAGMENT_MAX, RecvRing, SendRing};
@@ -162,10 +162,10 @@ fn long_message(pair: &mut Pair, waits: bool, reads: [u64; 2]) -> bool {
         assert!(pair.from.front().is_none());
         pair.from.await_next();
     }
-    let past = pair.to.begin_long(TIMED);
+    let past = pair.to.begin_long();
     let flags = flag::FIRST | flag::LAST;
-    assert!(pair.to.has_room(TIMED as usize));
-    let _ = pair.to.push(Head { op: op::SEND, flags, len: TIMED, ..Head::default() }, |_| ());
+    assert!(pair.to.has_room(PAST as usize));
+    let _ = pair.to.push(Head { op: op::SEND, flags, len: PAST, ..Head::default() }, |_| ());
     let found = pair.from.peek().unwrap();
     pair.from.time(&found.head, false);
     let begin = std::time::Instant::now();

@@ -24,9 +24,6 @@ pub const WHOLE: u32 = 24 << 10;
 /// The same to a process that reads messages where they lie (`place_messages`): one copy less is worth more than copies that overlap.
 pub const WHOLE_PLACED: u32 = 65 << 10;
 
-/// A payload from here on may be written past the caches.
-pub const PAST: u32 = 12 << 10;
-
 /// Up to how many bytes a message into this ring goes in one piece.
 #[inline]
 pub fn whole(ring: &SendRing) -> u32 {

@@ -15,7 +15,7 @@ use crate::datapath::responder::{From, Short, Way, answer_short, meaning, take_o
 use crate::objects::cq::Cq;
 use crate::objects::qp::Qps;
 use crate::objects::world::{Stats, World};
-use crate::shm::cell::{Head, INLINE_MAX, TIMED, op};
+use crate::shm::cell::{Head, INLINE_MAX, PAST, op};
 use crate::shm::ring::RecvRing;
 use rdma_sys::ibv_wc;
 use std::mem::MaybeUninit;
@@ -186,7 +186,7 @@ impl State {
         } else if taken != Short::Taken {
             return taken;
         }
-        if found.head.len >= TIMED {
+        if found.head.len >= PAST {
             ring.time(&found.head, taken == Short::Taken);
         }
         ring.consume(&found);

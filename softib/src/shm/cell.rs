@@ -108,8 +108,8 @@ const _: () = assert!(
     size_of::<Head>() + 4 <= VIA_AT && VIA_AT + size_of::<Via>() <= CELL_HEAD && CELL_HEAD.is_multiple_of(16)
 );
 
-/// A message of so many bytes or more, in one piece, can be timed ([`super::pace`]).
-pub const TIMED: u32 = (16 << 10) + 1;
+/// A piece of so many bytes or more may be written past the caches, and a message of as many, in one piece, be timed ([`super::pace`]).
+pub const PAST: u32 = 12 << 10;
 
 /// When the payload of a cell was begun to be written to the bulk: in place of an inline payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -182,9 +182,11 @@ pub const C_WATCHED: usize = CONTROL;
 /// What the receiver has consumed, modulo 2^32: cells in the lower half, bytes of bulk in the
 /// upper.
 pub const C_CONSUMED: usize = CONTROL + 64;
-/// How long messages are to be written ([`super::pace`]), the receiver's word: past the sender's caches; with the time at which that begins.
+/// The receiver's word on how its sender is to write long messages: [`ASKS_PAST`], [`ASKS_TIME`].
 pub const C_MANNER: usize = CONTROL + 72;
+/// Past its caches ([`super::pace`]).
 pub const ASKS_PAST: u32 = 1;
+/// With the time at which that begins, in the cell.
 pub const ASKS_TIME: u32 = 2;
 /// Offset of the bulk in a ring.
 pub const BULK: usize = CONTROL + 128;

@@ -63,8 +63,7 @@ impl<P: Path> Way<'_, P> {
         Step::Data
     }
 
-    /// How the peer is to write the data of a READ: a flag. An answer of one piece is in the reader's caches soon, and in none that another piece
-    /// needs.
+    /// The flag that says how the peer is to write the data of a READ. An answer of one piece is not timed, and comes through the caches.
     fn manner(&mut self, work: &mut Work) -> u8 {
         work.streamed = STREAMS && work.len > PIECE && self.peer.pace.next_streams();
         if work.streamed { flag::PAST } else { 0 }

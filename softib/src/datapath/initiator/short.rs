@@ -2,13 +2,13 @@
 
 use super::queue::enqueue;
 use super::transit::outcome;
-use crate::datapath::pieces::{PAST, WHOLE, WHOLE_PLACED, rung, whole};
+use crate::datapath::pieces::{WHOLE, WHOLE_PLACED, rung, whole};
 use crate::objects::mr::Mrs;
 use crate::objects::qp::Qp;
 use crate::objects::sges::{gather_all, gather_past, gather_short, length};
 use crate::objects::work::{Step, Work};
 use crate::objects::world::World;
-use crate::shm::cell::{Head, INLINE_MAX, flag, op};
+use crate::shm::cell::{Head, INLINE_MAX, PAST, flag, op};
 use crate::shm::cells::LONG;
 use crate::shm::ring::SendRing;
 use rdma_sys::*;
@@ -116,7 +116,7 @@ pub fn fits_piece(ring: &SendRing, len: u32) -> bool {
 /// Copies a message of one piece into the bulk, as its receiver wants it written.
 #[inline(always)]
 fn gather_bulk(ring: &SendRing, len: u32, sges: &[ibv_sge], to: *mut u8) {
-    match len >= PAST && ring.begin_long(len) {
+    match len >= PAST && ring.begin_long() {
         true => gather_past(sges, 0, len as usize, to),
         false => gather_all(sges, to),
     }

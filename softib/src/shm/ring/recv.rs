@@ -53,6 +53,7 @@ pub struct RecvRing {
     /// How the sender is to write long messages; and the one that is being timed, with its length.
     pace: Pace,
     timed: Option<(Begin, u32)>,
+    /// Long messages that were waited for and not timed.
     untimed: u8,
 }
 
@@ -282,7 +283,7 @@ impl RecvRing {
         self.lent = payload.addr();
     }
 
-    /// The message of the next cell, of [`TIMED`](crate::shm::cell::TIMED) bytes or more, has been found. If its sender was asked to say when it began to
+    /// The message of the next cell, of [`PAST`](crate::shm::cell::PAST) bytes or more, has been found. If its sender was asked to say when it began to
     /// write it, and it was waited for, how long it takes until it has been read says how others are to be written.
     #[inline(never)]
     pub fn time(&mut self, head: &Head, is_read: bool) {
@@ -319,6 +320,7 @@ impl RecvRing {
         }
     }
 
+    /// Its time says how others are to be written.
     #[inline(never)]
     fn note(&mut self, begin: Begin, len: u32) {
         let time = Duration::from_nanos(clock::ticks().saturating_sub(begin.at));
