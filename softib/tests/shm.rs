@@ -5,6 +5,7 @@
 
 use proptest::prelude::*;
 use softib::shm::cell::{Head, INLINE_MAX, PAST, flag, op};
+use softib::shm::copy::STREAMS;
 use softib::shm::heap::Heap;
 use softib::shm::layout::{BULK, CELL, CELLS, CELLS_FIRST, CELLS_LEN, CONTROL, RING_LEN};
 use softib::shm::ring::{FRAGMENT_MAX, RecvRing, SendRing};
@@ -162,7 +163,7 @@ fn long_message(pair: &mut Pair, waits: bool, reads: [u64; 2]) -> bool {
         assert!(pair.from.front().is_none());
         pair.from.await_next();
     }
-    let past = pair.to.begin_long();
+    let past = pair.to.begin(PAST);
     let flags = flag::FIRST | flag::LAST;
     assert!(pair.to.has_room(PAST as usize));
     let _ = pair.to.push(Head { op: op::SEND, flags, len: PAST, ..Head::default() }, |_| ());
@@ -186,7 +187,7 @@ fn long_messages_come_the_way_that_takes_less_time_and_what_was_not_waited_for_s
     };
     assert!(changes(&mut pair, true, [40, 40], false), "through the caches at first");
     assert!(!(0..500).any(|_| long_message(&mut pair, false, [40, 0])));
-    assert!(changes(&mut pair, true, [200, 0], true));
+    assert_eq!(changes(&mut pair, true, [200, 0], true), STREAMS, "no processor but x86-64 has another way");
     assert!(changes(&mut pair, true, [0, 200], false));
     pair.segment.unlink();
 }

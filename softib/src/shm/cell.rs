@@ -66,7 +66,7 @@ pub const NOT_SENT: u32 = u32::MAX;
 pub mod flag {
     /// The first cell of a message.
     pub const FIRST: u8 = 1;
-    /// Of an ASK, which is one cell: its data is to be written past the caches.
+    /// Of a READ or an ASK, which are one cell: its data is to be written past the caches.
     pub const PAST: u8 = FIRST;
     /// The last cell of a message.
     pub const LAST: u8 = 2;

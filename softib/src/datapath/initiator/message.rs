@@ -7,7 +7,7 @@ use crate::objects::qp::Qp;
 use crate::objects::sges::{gather, gather_past};
 use crate::objects::work::{Step, Work};
 use crate::objects::world::World;
-use crate::shm::cell::{Head, PAST, flag, op};
+use crate::shm::cell::{Head, flag, op};
 use rdma_sys::*;
 
 /// Sends a message to the connected queue pair as far as there is room for it.
@@ -71,7 +71,7 @@ impl<P: Path> Way<'_, P> {
             let (imm, pos) = (work.imm, work.receive.unwrap_or_default());
             let head = Head { flags, len, imm, pos, ..self.head(op) };
             let skip = work.sent as usize;
-            let past = len >= PAST && self.peer.ring.begin_long();
+            let past = self.peer.ring.begin(len);
             self.push(head, |to| match past {
                 true => gather_past(sges, skip, len as usize, to),
                 false => gather(sges, skip, len as usize, to),

@@ -8,7 +8,7 @@ use crate::objects::qp::Qp;
 use crate::objects::sges::{gather_all, gather_past, gather_short, length};
 use crate::objects::work::{Step, Work};
 use crate::objects::world::World;
-use crate::shm::cell::{Head, INLINE_MAX, PAST, flag, op};
+use crate::shm::cell::{Head, INLINE_MAX, flag, op};
 use crate::shm::cells::LONG;
 use crate::shm::ring::SendRing;
 use rdma_sys::*;
@@ -79,7 +79,7 @@ pub fn send_short<const INLINE: bool>(
             if INLINE {
                 gather_short(sges, place)
             } else {
-                gather_bulk(&peer.ring, len, sges, place)
+                fill(peer.ring.begin(len), len, sges, place)
             }
             peer.ring.send_filled(Head { flags: flags | bulk, ..head })
         }
@@ -113,10 +113,10 @@ pub fn fits_piece(ring: &SendRing, len: u32) -> bool {
     len <= WHOLE || len <= whole(ring)
 }
 
-/// Copies a message of one piece into the bulk, as its receiver wants it written.
+/// Copies a message of one piece into a ring, past the caches or not.
 #[inline(always)]
-fn gather_bulk(ring: &SendRing, len: u32, sges: &[ibv_sge], to: *mut u8) {
-    match len >= PAST && ring.begin_long() {
+pub fn fill(past: bool, len: u32, sges: &[ibv_sge], to: *mut u8) {
+    match past {
         true => gather_past(sges, 0, len as usize, to),
         false => gather_all(sges, to),
     }

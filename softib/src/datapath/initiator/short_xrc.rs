@@ -1,10 +1,9 @@
 //! The short way of a SEND over XRC.
 
-use super::short::{Short, fits_piece, sent_short, short_flags, short_len};
+use super::short::{Short, fill, fits_piece, sent_short, short_flags, short_len};
 use crate::objects::qp::{self, Qp};
-use crate::objects::sges::{gather_all, gather_past};
 use crate::objects::world::World;
-use crate::shm::cell::{Head, PAST, Via, op};
+use crate::shm::cell::{Head, Via, op};
 use crate::shm::cells::LONG;
 use rdma_sys::*;
 
@@ -31,11 +30,8 @@ pub fn send_short(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr, sges: &[ibv_sge]
     let (op, flags) = (op::SEND | op::XRC, short_flags(wr));
     peer.ring.set_via(Via { qpn: through, generation });
     let head = Head { op, flags, dst: link.dst, src_qpn: qp.num, len, imm: 0, pos };
-    let past = len >= PAST && peer.ring.begin_long();
-    let watched = peer.ring.send_any(head, |to| match past {
-        true => gather_past(sges, 0, len as usize, to),
-        false => gather_all(sges, to),
-    });
+    let past = peer.ring.begin(len);
+    let watched = peer.ring.send_any(head, |to| fill(past, len, sges, to));
     if w.in_burst {
         peer.ring.expect_more();
     }

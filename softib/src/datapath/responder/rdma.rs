@@ -111,7 +111,7 @@ impl Responder<'_> {
 }
 
 /// Whether the data that a READ or an ASK wants is written past the caches.
-pub(super) fn streams(asks: &Head) -> bool {
+fn streams(asks: &Head) -> bool {
     asks.flags & flag::PAST != 0
 }
 

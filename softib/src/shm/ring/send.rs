@@ -3,7 +3,7 @@
 use super::{ACTIVE, BULK_FIRST, CELLS_AHEAD, CLAIMING, bulk_end, bulk_start, second_half, wider};
 use crate::clock;
 use crate::errno::Errno;
-use crate::shm::cell::{Begin, Head, INLINE_MAX, Via, flag, op};
+use crate::shm::cell::{Begin, Head, INLINE_MAX, PAST, Via, flag, op};
 use crate::shm::cells::{Cells, each_line, prefetch_to_write};
 use crate::shm::copy::copy_short;
 use crate::shm::layout::*;
@@ -327,10 +327,14 @@ impl SendRing {
         if len as usize <= INLINE_MAX { self.place_inline() } else { self.take_bulk(len) }
     }
 
-    /// The payload of the next cell, [`PAST`](crate::shm::cell::PAST) bytes of a message or more, is about to be written to the bulk. Whether that is to be past
-    /// the caches.
+    /// The payload of the next cell, `len` bytes of a message, is about to be written. Whether that is to be past the caches.
+    #[inline(always)]
+    pub fn begin(&self, len: u32) -> bool {
+        len >= PAST && self.begin_long()
+    }
+
     #[inline(never)]
-    pub fn begin_long(&self) -> bool {
+    fn begin_long(&self) -> bool {
         let manner = self.manner.load(Ordering::Relaxed);
         let streams = manner & ASKS_PAST != 0;
         let begin = (manner & ASKS_TIME != 0).then(|| Begin { at: clock::ticks(), streams });
