@@ -16,9 +16,10 @@ pub fn test(args: &Args) -> Result<()> {
         kernel::names(args.words()).iter().for_each(|name| say!("{name}"));
         return Ok(());
     }
+    let workspace = Workspace::find()?;
+    let _claim = workspace.claim()?;
     packages::ensure(&[&packages::MPI[..], &packages::KERNEL].concat(), !args.flag("no-install"))?;
     let began = Instant::now();
-    let workspace = Workspace::find()?;
     build::build(&workspace, false)?;
     let (tally, figures) = kernel::run(&setting(&workspace)?, args.words())?;
     for (world, rows) in figures.tables() {

@@ -31,6 +31,7 @@ pub fn command(args: Args) -> Result<()> {
         return list(&setting(&workspace, &args, OpenMpi::in_path())?, &args);
     }
     let soak = Soak::asked(&args)?;
+    let _claim = workspace.claim()?;
     let of_all = if args.flag("all") { &packages::ALL[..] } else { &[] };
     packages::ensure(&[&packages::MPI[..], &packages::TESTS, of_all].concat(), !args.flag("no-install"))?;
     let began = Instant::now();

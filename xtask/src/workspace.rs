@@ -1,10 +1,14 @@
 //! Folders of this repository, files put into them, and cargo.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::ErrorKind;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use e2e::Result;
 use e2e::failure::Context;
+use e2e::{Failure, Result};
 
 /// Where things are.
 #[derive(Debug, Clone)]
@@ -34,10 +38,36 @@ impl Workspace {
         self.target.join("oxib").join("openmpi")
     }
 
+    /// Keeps other test runs out of this target folder for as long as the answer lives: two at a time would take each other's files away.
+    ///
+    /// # Errors
+    /// Another one is at work. Its claim is a Unix socket's abstract name, which the kernel gives back however a process ends.
+    pub fn claim(&self) -> Result<Claim> {
+        let mut hasher = DefaultHasher::new();
+        self.target.hash(&mut hasher);
+        let name = format!("oxib-test-{:016x}", hasher.finish());
+        let address = SocketAddr::from_abstract_name(&name).context("the name of a test run")?;
+        match UnixListener::bind_addr(&address) {
+            Ok(listener) => Ok(Claim { _listener: listener }),
+            Err(error) if error.kind() == ErrorKind::AddrInUse => Err(Failure(format!(
+                "another `xtask test` is at work in {} (it holds the socket @{name}): let it end, or end it (`pgrep -f 'xtask test'`), \
+                 or test in another clone",
+                self.target.display()
+            ))),
+            Err(error) => Err(error).context(format_args!("cannot bind the socket @{name}")),
+        }
+    }
+
     /// The folder for LD_LIBRARY_PATH: the drop-in libibverbs.so.1.
     pub fn verbs_folder(&self) -> PathBuf {
         self.target.join("oxib").join("verbs")
     }
+}
+
+/// The right to test in a target folder ([`Workspace::claim`]).
+#[derive(Debug)]
+pub struct Claim {
+    _listener: UnixListener,
 }
 
 /// The cargo that started us.
@@ -54,4 +84,25 @@ pub fn place(from: &Path, to: &Path) -> Result<()> {
         draft.display()
     ))?;
     std::fs::rename(&draft, to).context(format_args!("cannot create {}", to.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_test_run_at_a_time_has_a_target_folder() -> Result<()> {
+        let folder = |name: &str| {
+            let target = PathBuf::from(format!("/nowhere/{}/{name}", std::process::id()));
+            Workspace { root: PathBuf::new(), target }
+        };
+        let claim = folder("a").claim()?;
+        let Err(Failure(text)) = folder("a").claim() else {
+            return Err(Failure::new("two test runs have the same target folder"));
+        };
+        assert!(text.contains("another `xtask test`") && text.contains("/a "), "{text}");
+        let _other = folder("b").claim()?;
+        drop(claim);
+        folder("a").claim().map(drop)
+    }
 }
