@@ -262,6 +262,7 @@ static const struct kind kinds[] = {
     {"size", 256 << 10, 128, bounce, BOTH_WAYS, 0},
     {"rate", 8 << 20, 16 * WINDOW, stream, ONE_WAY, 0},
     {"both", 4 << 20, 16 * WINDOW, cross, BOTH_WAYS, 0},
+    {"swap", 4 << 20, 1, cross, BOTH_WAYS, 0},
     {"turns", 4 << 20, 1, cross, BOTH_WAYS, 0.010},
     {"tests", 4 << 20, 1, cross_by_tests, BOTH_WAYS, 0},
     {"sum", 1 << 20, 64, sum, SUMS, 0},
