@@ -140,6 +140,39 @@ fn a_long_message_stays_where_it_is_and_the_next_ones_are_copied_until_it_is_rel
 }
 
 #[test]
+fn a_poll_of_another_queue_leaves_it_where_it_is_but_not_for_ever() {
+    let _alone = alone();
+    let mut sides = Sides::new();
+    let polled = |sides: &mut Sides, seed: u64, times: usize| {
+        let at = sides.placed(seed, LEN);
+        assert!(sides.word.release(at));
+        settle(sides.b.cq);
+        sides.post(seed, LEN);
+        assert_eq!(sides.a.wait().status, IBV_WC_SUCCESS);
+        (0..times).for_each(|_| assert!(poll(sides.a.cq).is_none()));
+        sides.b.wait()
+    };
+    // Where the program has not had the processor for some milliseconds the device thread copies it.
+    let begin = Instant::now();
+    let mut seed = 0;
+    let left = loop {
+        let wc = polled(&mut sides, seed, 20);
+        if is_placed(&wc) {
+            break wc;
+        }
+        assert!(begin.elapsed() < PATIENCE, "none is left");
+        sides.take(wc, seed, LEN);
+        seed += 1;
+    };
+    let at = sides.word.at();
+    assert_eq!(read(at, LEN), pattern(seed, LEN));
+    sides.receive(left.wr_id as usize);
+    assert!(sides.word.release(at));
+    let wc = polled(&mut sides, seed + 1, 200);
+    sides.take(wc, seed + 1, LEN);
+}
+
+#[test]
 fn a_short_message_is_copied() {
     let _alone = alone();
     let mut sides = Sides::new();
@@ -308,6 +341,7 @@ fn what_comes_while_nobody_polls_is_copied_and_its_ring_told_of_when_the_message
         child.tell(&[seed]);
         child.hear();
     }
+    std::thread::sleep(Duration::from_millis(50));
     for seed in 2..64 {
         let wc = qp.wait();
         assert!(!is_placed(&wc), "it had been copied before the first poll");

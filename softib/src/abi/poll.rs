@@ -233,6 +233,11 @@ fn poll_queue(
             engine.shared.wake();
         }
     }
+    if let Some(first) = out.first_mut()
+        && state.poll_left(key, first)
+    {
+        return Ok(1);
+    }
     let State { qps, w, .. } = state;
     let cq = &mut w.cqs[key];
     if cq.is_empty() {
@@ -268,6 +273,7 @@ pub unsafe extern "C" fn place_messages(cq: *mut ibv_cq, least: u32) -> *const P
     let enabled = guard(|| {
         let mut state = engine()?.enter();
         state.w.cqs.get_mut(cq_key(cq)).ok_or(Errno::INVAL)?.placed_from = least;
+        state.w.left.from = state.w.left.from.min(least);
         state.w.segment.map.u32(H_PLACES).store(1, Ordering::Relaxed);
         Ok(())
     });

@@ -238,11 +238,15 @@ impl Inbound {
         self.turn = ring;
     }
 
+    /// The place of the hot ring behind the one whose turn it is.
+    pub(super) fn behind_turn(&self) -> usize {
+        self.hot.iter().position(|hot| hot.ring == self.turn).map_or(0, |at| (at + 1) % self.hot.len())
+    }
+
     /// The turn goes to the next hot ring, if there is another.
     #[inline(never)]
     pub(super) fn pass_turn(&mut self) {
-        let at =
-            self.hot.iter().position(|hot| hot.ring == self.turn).map_or(0, |at| (at + 1) % self.hot.len());
+        let at = self.behind_turn();
         self.give_turn(self.hot.get(at).map_or(NO_RING, |hot| hot.ring));
     }
 }

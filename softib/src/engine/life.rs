@@ -13,7 +13,7 @@ use crate::objects::mr::Mrs;
 use crate::objects::peer::Peers;
 use crate::objects::qp::Qps;
 use crate::objects::shared::SharedMemory;
-use crate::objects::world::{Stats, World};
+use crate::objects::world::{Left, Stats, World};
 use crate::objects::xrc::Xrc;
 use crate::shm::heap::Heap;
 use crate::shm::segment::{self, Segment};
@@ -174,6 +174,7 @@ fn start(plan: Plan) -> Result<Engine, Errno> {
         unlooked: 0,
         expected: Default::default(),
         lender: None,
+        left: Left::default(),
     };
     let inbound = Inbound::new(inlets, barrier);
     let state = State { qps: Qps::new(), inbound, w };

@@ -18,11 +18,13 @@
 //! bell, moves no thread, and is found by the program's own first poll.
 
 use super::inbound::Owner;
+use super::lent::is_left;
 use super::state::State;
 use crate::datapath::initiator;
 use crate::datapath::responder::{self, From, events};
 use crate::objects::qp::Qps;
 use crate::objects::world::World;
+use crate::shm::cell::Found;
 use crate::shm::handover;
 use crate::shm::layout::{CELLS, H_POLLS, QP_BITS, QPS};
 use rdma_sys::IBV_EVENT_QP_FATAL;
@@ -52,17 +54,30 @@ impl State {
         if !self.inbound.owner.is_application() {
             return self.guest_poll(me);
         }
-        for at in 0..self.inbound.hot.len() {
-            let ring = self.inbound.hot[at].ring;
-            if self.inbound.may_hold(ring) {
-                self.drain(ring);
-            }
-        }
+        self.drain_hot();
         if self.inbound.announced() {
             self.take_announced();
         }
         self.advance_sends();
         false
+    }
+
+    /// Takes in what the hot rings hold, up to messages that are left; the first of these is of a ring behind the one that had one last.
+    #[inline]
+    fn drain_hot(&mut self) {
+        let (leaves, count) = (self.leaves_messages(), self.inbound.hot.len());
+        let first = if leaves { self.inbound.behind_turn() } else { 0 };
+        for at in first..first + count {
+            let ring = self.inbound.hot[at % count].ring;
+            if !self.inbound.may_hold(ring) {
+                continue;
+            }
+            if leaves {
+                self.drain_to_left(ring)
+            } else {
+                self.drain(ring)
+            };
+        }
     }
 
     #[cold]
@@ -206,14 +221,39 @@ impl State {
     }
 
     /// Delivers what a ring holds, up to a batch. False: it was empty.
-    #[inline(always)]
     fn drain(&mut self, index: usize) -> bool {
+        self.drain_until(index, |_, _, _, _| false)
+    }
+
+    /// The same up to one that is left in its ring.
+    fn drain_to_left(&mut self, index: usize) -> bool {
+        self.drain_until(index, is_left)
+    }
+
+    /// The same behind the first one.
+    #[cold]
+    pub(super) fn drain_one_to_left(&mut self, index: usize) {
+        let mut first = true;
+        self.drain_until(index, |qps, w, from, found| {
+            !std::mem::take(&mut first) && is_left(qps, w, from, found)
+        });
+    }
+
+    #[inline(always)]
+    fn drain_until(
+        &mut self,
+        index: usize,
+        mut is_left: impl FnMut(&mut Qps, &mut World, From, &Found) -> bool,
+    ) -> bool {
         let State { qps, inbound, w } = self;
         let Some(ring) = inbound.ring(index) else { return false };
         let from = From { incarnation: ring.incarnation };
         let mut any = false;
         for _ in 0..BATCH {
             let Some(found) = ring.peek() else { break };
+            if is_left(qps, w, from, &found) {
+                break;
+            }
             w.hurried |= !found.head.is_patient();
             responder::cell(qps, w, from, &found);
             ring.consume(&found);

@@ -176,7 +176,13 @@ impl Cq {
     /// Empty, and a completion that comes now needs nothing but to be handed over.
     #[inline]
     pub fn is_open(&self) -> bool {
-        self.len == 0 && !(self.watchful | self.overrun)
+        self.len == 0 && self.is_plain()
+    }
+
+    /// A completion that comes when it is empty needs nothing but to be handed over.
+    #[inline]
+    pub fn is_plain(&self) -> bool {
+        !(self.watchful | self.overrun)
     }
 
     /// Completions that wait to be polled.

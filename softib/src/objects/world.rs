@@ -113,6 +113,25 @@ pub struct World {
     /// The ring whose sender has yet to be told how far it has been read, for the program was given a payload of it, and the completion
     /// queue of that.
     pub lender: Option<(usize, usize)>,
+    /// Messages that the last look has left in their rings.
+    pub left: Left,
+}
+
+/// Long messages that are left in their rings for the poll of their own completion queue, which gives them to the program where they lie.
+#[derive(Debug)]
+pub struct Left {
+    /// The ring of the next one, and its completion queue.
+    pub next: Option<(usize, usize)>,
+    /// Looks since one of them has been taken.
+    pub looks: u32,
+    /// The least length of a message that any queue places so.
+    pub from: u32,
+}
+
+impl Default for Left {
+    fn default() -> Left {
+        Left { next: None, looks: 0, from: u32::MAX }
+    }
 }
 
 impl World {
