@@ -10,7 +10,7 @@
  * clock's own cost is spread. Patterns depend on rank, size, batch and position: a stale or swapped payload is always seen.
  *
  * A result is a line, `KIND BYTES batches N median_us X min_us Y`: microseconds, medians and minima over batches. For `size` that is a half
- * round trip, as for `line`; for `rate`, `both`, `turns` and `tests` the time by all messages of all pairs; else that of one operation. */
+ * round trip, as for `line`; for `rate`, `both`, `swap`, `turns` and `tests` the time by all messages of all pairs; else that of one operation. */
 #ifndef OXIB_MEASURE_H
 #define OXIB_MEASURE_H
 

@@ -34,6 +34,8 @@ pub enum Kind {
     OneWay,
     /// In windows of up to 64 each way at the same time.
     BothWays,
+    /// One each way at the same time.
+    Swap,
     /// One each way at the same time, behind 10 ms without MPI.
     Turns,
     /// One each way at the same time, with MPI_Testall between pieces of computation of 10 us.
@@ -60,10 +62,11 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 14] = [
+    pub const ALL: [Kind; 15] = [
         Kind::HalfRoundTrip,
         Kind::OneWay,
         Kind::BothWays,
+        Kind::Swap,
         Kind::Turns,
         Kind::Tests,
         Kind::Sum,
@@ -88,6 +91,7 @@ impl Kind {
             Kind::HalfRoundTrip => "half round trip",
             Kind::OneWay => "one way",
             Kind::BothWays => "both ways",
+            Kind::Swap => "one each way",
             Kind::Turns => "by turns",
             Kind::Tests => "by tests",
             Kind::Sum => "MPI_Allreduce",
@@ -108,6 +112,7 @@ impl Kind {
             Kind::HalfRoundTrip => "size",
             Kind::OneWay => "rate",
             Kind::BothWays => "both",
+            Kind::Swap => "swap",
             Kind::Turns => "turns",
             Kind::Tests => "tests",
             Kind::Sum => "sum",

@@ -17,17 +17,19 @@ const ALL_OF_A_MEASUREMENT: f64 = 0.13;
 const ALL_OF_A_JOB: f64 = 0.7;
 
 /// Payloads in windows: the rate of messages, and bandwidth.
-const WINDOWS: [Measurement; 6] = [
+const WINDOWS: [Measurement; 7] = [
     Measurement { kind: Kind::OneWay, bytes: 8 },
     Measurement { kind: Kind::BothWays, bytes: 8 },
     Measurement { kind: Kind::OneWay, bytes: 4096 },
     Measurement { kind: Kind::OneWay, bytes: 64 << 10 },
     Measurement { kind: Kind::OneWay, bytes: 1 << 20 },
+    Measurement { kind: Kind::BothWays, bytes: 64 << 10 },
     Measurement { kind: Kind::BothWays, bytes: 1 << 20 },
 ];
 
 /// What programs do, and with which payloads.
-const PATTERNS: [(Kind, &[u64]); 10] = [
+const PATTERNS: [(Kind, &[u64]); 11] = [
+    (Kind::Swap, &[8, 4096, 64 << 10, 256 << 10, 1 << 20]),
     (Kind::Turns, &[8, 2000, 64 << 10, 256 << 10, 1 << 20, 4 << 20]),
     (Kind::Tests, &[64 << 10, 256 << 10, 1 << 20, 4 << 20]),
     (Kind::Sum, OF_OPERATIONS),
