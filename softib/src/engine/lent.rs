@@ -16,6 +16,9 @@ use rdma_sys::ibv_wc;
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 
+/// Shorter messages are not left: with each that is, a poll hands over one in place of all that have come.
+pub const LEAST_LEFT: u32 = 12 << 10;
+
 /// A program that polls so often and not the queue of such a message waits for something else, which may be behind it.
 const MOST_LOOKS: u32 = 64;
 

@@ -124,7 +124,7 @@ pub struct Left {
     pub next: Option<(usize, usize)>,
     /// Looks since one of them has been taken.
     pub looks: u32,
-    /// The least length of a message that any queue places so.
+    /// The least length of a message that is left.
     pub from: u32,
 }
 
