@@ -5,7 +5,6 @@ use super::handle::{cq_key, engine};
 use crate::clock::Stamp;
 use crate::datapath::responder::Short;
 use crate::engine::Engine;
-use crate::engine::lent::LEAST_LEFT;
 use crate::engine::state::State;
 use crate::errno::Errno;
 use crate::faults::{Call, calls as faults};
@@ -273,8 +272,7 @@ pub unsafe extern "C" fn await_writes() {
 pub unsafe extern "C" fn place_messages(cq: *mut ibv_cq, least: u32) -> *const Placed {
     let enabled = guard(|| {
         let mut state = engine()?.enter();
-        state.w.cqs.get_mut(cq_key(cq)).ok_or(Errno::INVAL)?.placed_from = least;
-        state.w.left.from = state.w.left.from.min(least.max(LEAST_LEFT));
+        state.place_from(cq_key(cq), least).ok_or(Errno::INVAL)?;
         state.w.segment.map.u32(H_PLACES).store(1, Ordering::Relaxed);
         Ok(())
     });

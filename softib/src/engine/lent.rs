@@ -17,7 +17,7 @@ use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 
 /// Shorter messages are not left: with each that is, a poll hands over one in place of all that have come.
-pub const LEAST_LEFT: u32 = 12 << 10;
+const LEAST_LEFT: u32 = 12 << 10;
 
 /// A program that polls so often and not the queue of such a message waits for something else, which may be behind it.
 const MOST_LOOKS: u32 = 64;
@@ -44,12 +44,19 @@ impl State {
         !self.settle_lent() && self.w.lender.is_some_and(|(lender, _)| lender == ring)
     }
 
-    /// A look begins. Whether it leaves messages to the polls of their queues.
+    /// This completion queue leaves messages of `least` bytes and more where they are. None: it is none of ours.
+    pub fn place_from(&mut self, key: usize, least: u32) -> Option<()> {
+        self.w.cqs.get_mut(key)?.placed_from = least;
+        self.w.left.from = self.w.left.from.min(least.max(LEAST_LEFT));
+        Some(())
+    }
+
+    /// A look begins: what the last one has left is forgotten. Whether this one leaves messages to the polls of their queues.
     #[inline]
     pub(super) fn leaves_messages(&mut self) -> bool {
         let left = &mut self.w.left;
         left.looks = if left.next.take().is_some() { left.looks + 1 } else { 0 };
-        left.from != u32::MAX && left.looks < MOST_LOOKS
+        left.looks < MOST_LOOKS
     }
 
     /// Hands over the message that the last look has left in its ring, if it is of completion queue `key`, in which nothing waits. What does not

@@ -20,7 +20,7 @@ mod ending;
 mod inbound;
 /// Waiting for the last user of a key.
 pub mod initiators;
-pub mod lent;
+mod lent;
 /// Open, close, exit, fork.
 pub mod life;
 mod outage;

@@ -51,10 +51,11 @@ impl State {
         self.w.unlooked = 0;
         self.note_absence();
         self.settle_lent();
+        let leaves = self.leaves_messages();
         if !self.inbound.owner.is_application() {
             return self.guest_poll(me);
         }
-        self.drain_hot();
+        self.drain_hot(leaves);
         if self.inbound.announced() {
             self.take_announced();
         }
@@ -62,21 +63,16 @@ impl State {
         false
     }
 
-    /// Takes in what the hot rings hold, up to messages that are left; the first of these is of a ring behind the one that had one last.
+    /// Takes in what the hot rings hold, up to messages that are left if it `leaves` such; the first of these is of a ring behind the one that had
+    /// one last.
     #[inline]
-    fn drain_hot(&mut self) {
-        let (leaves, count) = (self.leaves_messages(), self.inbound.hot.len());
-        let first = if leaves { self.inbound.behind_turn() } else { 0 };
+    fn drain_hot(&mut self, leaves: bool) {
+        let (first, count) = (self.inbound.behind_turn(), self.inbound.hot.len());
         for at in first..first + count {
             let ring = self.inbound.hot[at % count].ring;
-            if !self.inbound.may_hold(ring) {
-                continue;
+            if self.inbound.may_hold(ring) {
+                self.drain_until(ring, |qps, w, from, found| leaves && is_left(qps, w, from, found));
             }
-            if leaves {
-                self.drain_to_left(ring)
-            } else {
-                self.drain(ring)
-            };
         }
     }
 
@@ -225,12 +221,7 @@ impl State {
         self.drain_until(index, |_, _, _, _| false)
     }
 
-    /// The same up to one that is left in its ring.
-    fn drain_to_left(&mut self, index: usize) -> bool {
-        self.drain_until(index, is_left)
-    }
-
-    /// The same behind the first one.
+    /// The same behind the first cell, up to a message that is left in its ring.
     #[cold]
     pub(super) fn drain_one_to_left(&mut self, index: usize) {
         let mut first = true;
@@ -239,6 +230,7 @@ impl State {
         });
     }
 
+    /// Delivers what a ring holds up to the first cell that `is_left` there, or a batch. False: nothing.
     #[inline(always)]
     fn drain_until(
         &mut self,
