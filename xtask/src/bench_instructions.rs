@@ -39,8 +39,9 @@ const BURST: u64 = 16;
 const SIZES: [u64; 2] = [8, 200];
 
 /// softib's functions that the plugin calls for a message, which the compiler may put under another name when they are equal.
-const SOFTIB: [&str; 4] = [
+const SOFTIB: [&str; 5] = [
     "softib::abi::ops::post_send",
+    "softib::abi::ops::write_short",
     "softib::abi::receive::post_recv",
     "softib::abi::receive::post_srq_recv",
     "softib::abi::poll::poll_cq",

@@ -6,7 +6,7 @@ use super::handle::RegHandle;
 use super::module::{Module, Operation};
 use super::{peers, startup};
 use crate::protocol::atomic::{Atomic, Change};
-use crate::transport::SHORT;
+use crate::transport::{Attempt, SHORT};
 use opal_sys::*;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
@@ -173,12 +173,14 @@ macro_rules! sendi_by {
         ) -> c_int {
             // SAFETY: a module of ours, a readable header, a convertor that is prepared if there is a
             // payload.
-            let sent = guard("btl_sendi", false, || unsafe {
+            let attempt = guard("btl_sendi", Attempt::Refused, || unsafe {
                 let header = from_raw_parts(header.cast_const().cast::<u8>(), header_size);
                 module(raw).$way(endpoint, convertor, header, payload, tag)
             });
-            if sent {
-                return OPAL_SUCCESS;
+            match attempt {
+                Attempt::Sent => return OPAL_SUCCESS,
+                Attempt::Refused => return refused(descriptor),
+                Attempt::Otherwise => {}
             }
             let way: Sendi = sendi_otherwise;
             // SAFETY: as Open MPI has called.
@@ -187,6 +189,16 @@ macro_rules! sendi_by {
             }
         }
     };
+}
+
+/// `sendi` has sent nothing: the upper layer takes the long way.
+#[cold]
+fn refused(descriptor: *mut Descriptor) -> c_int {
+    if !descriptor.is_null() {
+        // SAFETY: Open MPI's own variable.
+        unsafe { *descriptor = null_mut() };
+    }
+    OPAL_ERR_OUT_OF_RESOURCE
 }
 
 sendi_by!(sendi_short, sendi_straight);

@@ -25,7 +25,7 @@ use mca_btl_oxib::protocol::layout::Layout;
 use mca_btl_oxib::transport::config::{Bound, Config, Eager, Signalling};
 use mca_btl_oxib::transport::device::{Choice, Filter, PortConfig, find, pair_up};
 use mca_btl_oxib::transport::stats::Stats;
-use mca_btl_oxib::transport::{EpId, Transport, Upcall};
+use mca_btl_oxib::transport::{Attempt, EpId, Transport, Upcall};
 use model::{Message, Model};
 use pace::Virtual;
 use rng::Rng;
@@ -373,7 +373,7 @@ impl World {
         let (tag, pieces) = (message.tag, [head, body]);
         let is_sent = is_short
             && match transport.goes_straight(id, message.len) {
-                true => transport.sendi_straight(id, tag, pieces),
+                true => transport.sendi_straight(id, tag, pieces) == Attempt::Sent,
                 false => transport.sendi_longer(id, tag, pieces),
             };
         if !(is_sent || is_short && transport.sendi(id, tag, pieces)) {

@@ -5,7 +5,7 @@ use super::common::memory::Memory;
 use super::common::watchdog::Watchdog;
 use super::common::{PATIENCE, config, open};
 use mca_btl_oxib::transport::config::Config;
-use mca_btl_oxib::transport::{EpId, Transport, Upcall};
+use mca_btl_oxib::transport::{Attempt, EpId, Transport, Upcall};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
@@ -125,7 +125,8 @@ impl Process {
 
     fn try_send(&mut self, to: usize, tag: u8, can_wait: bool) -> bool {
         let id = self.id(to);
-        if self.transport.goes_straight(id, LEN) && self.transport.sendi_straight(id, tag, [&[tag; LEN], &[]])
+        if self.transport.goes_straight(id, LEN)
+            && self.transport.sendi_straight(id, tag, [&[tag; LEN], &[]]) == Attempt::Sent
         {
             return true;
         }

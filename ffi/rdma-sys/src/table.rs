@@ -108,13 +108,15 @@ symbol_table! {
         share_memory, "oxib_share_memory", "OXIB_1.0": unsafe extern "C" fn(usize) -> *mut c_void;
         /// Gives them back when no region is in them any more; `EBUSY` before that. As above.
         unshare_memory, "oxib_unshare_memory", "OXIB_1.0": unsafe extern "C" fn(*mut c_void) -> c_int;
-        /// Posts a [`ShortWrite`] to such memory. Not 0: nothing has happened, and it is to be posted with `ibv_post_send`. As above.
-        write_short, "oxib_write_short", "OXIB_1.0": unsafe extern "C" fn(*mut ibv_qp, *const ShortWrite) -> c_int;
+        /// Carries out an RDMA WRITE of pieces and a word behind them, which is written last, to such memory: with the word, its address at the peer,
+        /// a multiple of 8, and the key of that memory. It takes no entry of the send queue, and has no completion. Not 0: nothing has happened, and
+        /// it is to be posted with `ibv_post_send`. As above.
+        write_short, "oxib_write_short", "OXIB_1.0":
+            unsafe extern "C" fn(*mut ibv_qp, *const ShortWrite, u64, u64, u32) -> c_int;
     }
 }
 
-/// An RDMA WRITE, not signalled, of two buffers, which are read before the call returns, and a word behind them, which is written last: `write_short`
-/// of [`Table`].
+/// The pieces of what `write_short` of [`Table`] writes, which are read before it returns.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ShortWrite {
@@ -123,10 +125,4 @@ pub struct ShortWrite {
     pub head_len: usize,
     pub body: *const u8,
     pub body_len: usize,
-    /// The word.
-    pub last: u64,
-    /// The peer's address of the word, a multiple of 8.
-    pub remote_addr: u64,
-    /// The key of the peer's memory.
-    pub rkey: u32,
 }

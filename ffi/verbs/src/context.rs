@@ -255,7 +255,7 @@ impl Context {
         promise.inspect(|promise| unsafe { promise() }).is_some()
     }
 
-    /// The device has a way of its own for [`Qp::write_short`](crate::Qp::write_short), whatever goes inline.
+    /// The device has a way of its own for [`ShortWriter`](crate::ShortWriter), whatever goes inline.
     pub fn writes_short(&self) -> bool {
         self.table().write_short.is_some()
     }

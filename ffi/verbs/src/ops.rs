@@ -12,7 +12,7 @@ pub type PostSend =
     unsafe extern "C" fn(*mut sys::ibv_qp, *mut sys::ibv_send_wr, *mut *mut sys::ibv_send_wr) -> c_int;
 
 /// Writes a message of pieces: `write_short` of [`sys::Table`].
-pub type WriteShort = unsafe extern "C" fn(*mut sys::ibv_qp, *const sys::ShortWrite) -> c_int;
+pub type WriteShort = unsafe extern "C" fn(*mut sys::ibv_qp, *const sys::ShortWrite, u64, u64, u32) -> c_int;
 
 unsafe extern "C" fn no_poll(_: *mut sys::ibv_cq, _: c_int, _: *mut sys::ibv_wc) -> c_int {
     -libc::EOPNOTSUPP

@@ -16,8 +16,10 @@ use crate::request::{
 use crate::srq::{self, Srq};
 use crate::types::{Psn, QKey, Qpn};
 use rdma_sys as sys;
+use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ptr::{NonNull, null_mut};
+use std::slice::from_raw_parts;
 use std::sync::Arc;
 
 /// A queue pair.
@@ -337,16 +339,10 @@ impl Qp {
         })
     }
 
-    /// The same of pieces and a word behind them, which is written last, without a completion of its own, where the device
-    /// [has a way of its own](crate::Context::writes_short) for that. `remote` is where the word goes, a multiple of 8. False: nothing has happened.
+    /// The device's own way of writing pieces and a word behind them, if it [has one](crate::Context::writes_short).
     #[inline(always)] // with every message
-    pub fn write_short(&self, [head, body]: [&[u8]; 2], last: u64, remote: Remote) -> bool {
-        let Some(write) = self.write_short else { return false };
-        let (remote_addr, rkey) = (remote.addr, remote.rkey.0);
-        let (head, head_len, body, body_len) = (head.as_ptr(), head.len(), body.as_ptr(), body.len());
-        let request = sys::ShortWrite { head, head_len, body, body_len, last, remote_addr, rkey };
-        // SAFETY: a live queue pair; the pieces are read before the call returns.
-        unsafe { write(self.raw(), &request) == 0 }
+    pub fn short_writer(&self) -> Option<ShortWriter<'_>> {
+        self.write_short.map(|write| ShortWriter { qp: self, write })
     }
 
     /// Carries out an atomic on a peer's memory. The value before comes into the first eight bytes of a buffer, which is the device's
@@ -430,6 +426,46 @@ impl Drop for Qp {
         // SAFETY: the last holder gives it back.
         let code = unsafe { (self.pd.context().table().destroy_qp)(self.raw()) };
         leaked("ibv_destroy_qp", code, &self.num);
+    }
+}
+
+/// Two buffers, as a [`ShortWriter`] takes them.
+#[derive(Clone, Copy, Debug)]
+pub struct Pieces<'a> {
+    raw: sys::ShortWrite,
+    buffers: PhantomData<[&'a [u8]; 2]>,
+}
+
+impl<'a> Pieces<'a> {
+    /// These.
+    #[inline(always)] // with every message
+    pub fn new([head, body]: [&'a [u8]; 2]) -> Pieces<'a> {
+        let (head, head_len, body, body_len) = (head.as_ptr(), head.len(), body.as_ptr(), body.len());
+        Pieces { raw: sys::ShortWrite { head, head_len, body, body_len }, buffers: PhantomData }
+    }
+
+    /// The buffers.
+    pub fn buffers(&self) -> [&'a [u8]; 2] {
+        let sys::ShortWrite { head, head_len, body, body_len } = self.raw;
+        // SAFETY: made of such slices, which live as long as it does.
+        unsafe { [from_raw_parts(head, head_len), from_raw_parts(body, body_len)] }
+    }
+}
+
+/// A way of writing that some devices have, whatever goes inline.
+#[derive(Clone, Copy, Debug)]
+pub struct ShortWriter<'a> {
+    qp: &'a Qp,
+    write: ops::WriteShort,
+}
+
+impl ShortWriter<'_> {
+    /// Writes pieces and a word behind them, which is written last. It is over when this returns: it takes no entry of the send queue, and has no
+    /// completion. `remote` is where the word goes, a multiple of 8. False: nothing has happened.
+    #[inline(always)] // with every message
+    pub fn write(self, pieces: &Pieces<'_>, last: u64, remote: Remote) -> bool {
+        // SAFETY: a live queue pair; the pieces are read before the call returns.
+        unsafe { (self.write)(self.qp.raw(), &pieces.raw, last, remote.addr, remote.rkey.0) == 0 }
     }
 }
 

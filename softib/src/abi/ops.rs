@@ -85,15 +85,23 @@ fn post_write(qp: usize, wr: &ibv_send_wr, sge: &ibv_sge) -> bool {
 }
 
 /// `write_short` of the driver table.
-pub unsafe extern "C" fn write_short(qp: *mut ibv_qp, request: *const ShortWrite) -> c_int {
-    // SAFETY: the caller passes a valid request, whose buffers are readable.
-    let (request, index) = unsafe { (&*request, qp_index(qp)) };
+pub unsafe extern "C" fn write_short(
+    qp: *mut ibv_qp,
+    pieces: *const ShortWrite,
+    last: u64,
+    remote_addr: u64,
+    rkey: u32,
+) -> c_int {
+    // SAFETY: the caller passes valid pieces, which are readable.
+    let (pieces, index) = unsafe { (&*pieces, qp_index(qp)) };
+    let to = (remote_addr, rkey);
     let Some(mut state) = engine().ok().and_then(|engine| engine.enter_as_owner()) else {
         return libc::EAGAIN;
     };
     let State { qps, w, .. } = &mut *state;
-    // SAFETY: the buffers of the request are readable, as the caller promises.
-    let written = qps.get_mut(index).is_some_and(|qp| unsafe { initiator::write_short(qp, w, request) });
+    // SAFETY: the pieces are readable, as the caller promises.
+    let written =
+        qps.get_mut(index).is_some_and(|qp| unsafe { initiator::write_short(qp, w, pieces, last, to) });
     if written { 0 } else { libc::EAGAIN }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Cookie, Module, State, background, from_raw};
 use crate::mca::frag::Frag;
-use crate::transport::{EpId, SendBuf, Settled, Transport};
+use crate::transport::{Attempt, EpId, SendBuf, Settled, Transport};
 use opal_sys::*;
 use std::ffi::c_int;
 use std::time::Instant;
@@ -211,11 +211,10 @@ impl Module {
         }
     }
 
-    /// `btl_sendi` of most messages: short, at a time when nothing that they need is scarce. `false`: nothing has happened; see
-    /// [`sendi`](Self::sendi).
+    /// `btl_sendi` of most messages: short, at a time when nothing that they need is scarce.
     ///
     /// # Safety
-    /// As there.
+    /// As [`sendi`](Self::sendi).
     #[inline(always)] // with every message
     pub unsafe fn sendi_straight(
         &'static self,
@@ -224,7 +223,7 @@ impl Module {
         header: &[u8],
         payload: usize,
         tag: u8,
-    ) -> bool {
+    ) -> Attempt {
         let id = from_raw(endpoint);
         // SAFETY: as the caller has promised.
         let send = |t: &mut Transport<Cookie>| unsafe { straight(t, id, convertor, header, payload, tag) };
@@ -246,26 +245,26 @@ impl Module {
         header: &[u8],
         payload: usize,
         tag: u8,
-    ) -> bool {
+    ) -> Attempt {
         // SAFETY: as the caller has promised.
-        self.transport(false, |t| unsafe { straight(t, id, convertor, header, payload, tag) })
+        self.transport(Attempt::Otherwise, |t| unsafe { straight(t, id, convertor, header, payload, tag) })
     }
 
     /// Runs `send`, which does not call out, on the transport, if it is there. `None`: there are other threads.
     #[inline(always)] // with every message
-    fn send_alone(&'static self, send: impl FnOnce(&mut Transport<Cookie>) -> bool) -> Option<bool> {
+    fn send_alone(&'static self, send: impl FnOnce(&mut Transport<Cookie>) -> Attempt) -> Option<Attempt> {
         if self.abi.uses_threads() || self.state.is_shared() {
             return None;
         }
-        let send = |state: &mut State| state.transport.as_mut().is_some_and(send);
+        let send = |state: &mut State| state.transport.as_mut().map_or(Attempt::Otherwise, send);
         // SAFETY: one thread and none of ours, as has just been read; `send` does not call out.
         Some(unsafe { self.state.enter(send) })
     }
 
-    /// `btl_sendi` of most others. `false`: nothing has happened; see [`sendi`](Self::sendi).
+    /// `btl_sendi` of most others.
     ///
     /// # Safety
-    /// As there.
+    /// As [`sendi`](Self::sendi).
     #[inline(always)] // with every message
     pub unsafe fn sendi_longer(
         &'static self,
@@ -274,18 +273,18 @@ impl Module {
         header: &[u8],
         payload: usize,
         tag: u8,
-    ) -> bool {
+    ) -> Attempt {
         // SAFETY: looked at only if there is a payload, and then prepared.
-        let Some(data) = (unsafe { contiguous(convertor, payload) }) else { return false };
+        let Some(data) = (unsafe { contiguous(convertor, payload) }) else { return Attempt::Otherwise };
         let (id, pieces) = (from_raw(endpoint), [header, data]);
-        let sent = self.send_alone(|t| t.sendi_longer(id, tag, pieces));
+        let sent = self.send_alone(|t| t.sendi_longer(id, tag, pieces).into());
         sent.unwrap_or_else(|| self.sendi_longer_locked(id, tag, pieces))
     }
 
     /// The same among other threads.
     #[inline(never)]
-    fn sendi_longer_locked(&'static self, id: EpId, tag: u8, pieces: [&[u8]; 2]) -> bool {
-        self.transport(false, |t| t.sendi_longer(id, tag, pieces))
+    fn sendi_longer_locked(&'static self, id: EpId, tag: u8, pieces: [&[u8]; 2]) -> Attempt {
+        self.transport(Attempt::Otherwise, |t| t.sendi_longer(id, tag, pieces).into())
     }
 
     /// `btl_sendi`: header and payload at once; false if there is no buffer for them now.
@@ -314,8 +313,8 @@ impl Module {
     /// Sends two pieces at once, if that is possible.
     #[inline(always)] // with every message
     fn sendi_now(&'static self, id: EpId, tag: u8, pieces: [&[u8]; 2]) -> bool {
-        let sent = self.send_alone(|t| t.sendi(id, tag, pieces));
-        sent.unwrap_or_else(|| self.sendi_locked(id, tag, pieces))
+        let sent = self.send_alone(|t| t.sendi(id, tag, pieces).into());
+        sent.map_or_else(|| self.sendi_locked(id, tag, pieces), |attempt| attempt == Attempt::Sent)
     }
 
     /// The same among other threads.
@@ -428,14 +427,14 @@ unsafe fn straight(
     header: &[u8],
     payload: usize,
     tag: u8,
-) -> bool {
+) -> Attempt {
     if !transport.goes_straight(id, header.len() + payload) {
-        return false;
+        return Attempt::Otherwise;
     }
     // SAFETY: as the caller has promised.
     match unsafe { contiguous(convertor, payload) } {
         Some(data) => transport.sendi_straight(id, tag, [header, data]),
-        None => false,
+        None => Attempt::Otherwise,
     }
 }
 

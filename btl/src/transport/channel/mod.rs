@@ -210,16 +210,6 @@ impl Channel {
         Ok(())
     }
 
-    /// The same of pieces and a word behind them, where the device has a way of its own for that. False: nothing has happened.
-    #[inline(always)] // with every message
-    pub fn write_short(&mut self, pieces: [&[u8]; 2], last: u64, remote: Remote) -> bool {
-        let written = self.qp.write_short(pieces, last, remote);
-        if written {
-            self.ledger.push_uncopied_next();
-        }
-        written
-    }
-
     /// The same, of which it keeps a copy.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! A lane: one queue of the layout, to one peer. It owns the queue pair and the credits.
 #![forbid(unsafe_code)]
 
-use super::ring::Ring;
+use super::ring::{Ring, Way};
 use crate::protocol::budget::SendBudget;
 use crate::protocol::credits::{CreditError, Credits, Grant, Window};
 use crate::protocol::wire::{DataHeader, HEADER_LEN};
@@ -307,29 +307,11 @@ impl Lane {
         Some(channel.post_straight(header, [head, body]))
     }
 
-    /// Writes a message of so many slots into the peer's ring, if those are known to be free, nothing is scarce, and the device has a way
-    /// of its own for that ([`Qp::write_short`](verbs::Qp::write_short)). False: nothing has happened.
+    /// The way of a message of so many slots into the peer's ring, if those are known to be free, and the device has [its own](verbs::ShortWriter).
     #[inline(always)] // with every message
-    pub fn write_eager(
-        &mut self,
-        (ring, slots): (&mut Ring, u32),
-        most: u16,
-        tag: u8,
-        pieces: [&[u8]; 2],
-    ) -> bool {
-        if !ring.has_free(slots) || !self.is_plain_with_room(most, 0) {
-            return false;
-        }
-        let len = pieces[0].len().wrapping_add(pieces[1].len());
-        let Some((last, remote)) = ring.last_word(tag, self.sent, len) else { return false };
-        let Some(channel) = &mut self.channel else { return false };
-        let written = channel.write_short(pieces, last, remote);
-        if written {
-            ring.posted(slots);
-            self.budget.acquire();
-            self.sent = self.sent.wrapping_add(1);
-        }
-        written
+    pub fn way_into<'a>(&'a self, ring: &'a mut Ring, slots: u32) -> Option<Way<'a>> {
+        let writer = self.channel.as_ref()?.qp.short_writer()?;
+        ring.way_of(writer, slots)
     }
 
     /// As [`is_plain`](Self::is_plain), and the ledger has a line, with room for a copy of so many bytes.

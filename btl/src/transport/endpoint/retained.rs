@@ -247,6 +247,12 @@ impl<C> Endpoint<C> {
     #[inline(always)] // with every message
     pub fn count_straight(&mut self, len: usize) {
         self.outstanding += 1;
+        self.count_written(len);
+    }
+
+    /// The same of one that was over when it had gone: it has no completion.
+    #[inline(always)] // with every message
+    pub fn count_written(&mut self, len: usize) {
         self.traffic.sent += len as u64;
         self.ends.sent = self.ends.sent.wrapping_add(1);
     }

@@ -9,7 +9,7 @@ use crate::protocol::eager::{
 use crate::protocol::wire::Offer;
 use crate::transport::channel::copy;
 use std::sync::Arc;
-use verbs::{Error, Landing, Lent, Pd, RKey, Remote, WordRead};
+use verbs::{Error, Landing, Lent, Pd, Pieces, RKey, Remote, ShortWriter, WordRead};
 
 /// So many messages before it is due the memory of a message is asked for.
 const AHEAD: usize = 2;
@@ -99,6 +99,14 @@ struct Outlet {
     rkey: RKey,
     /// The message that is posted next; as long as the longest one so far.
     bytes: Vec<u8>,
+}
+
+/// The way of the next message, which the device carries out as it is called, for which there is room.
+#[derive(Debug)]
+pub struct Way<'a> {
+    outlet: &'a mut Outlet,
+    writer: ShortWriter<'a>,
+    slots: u32,
 }
 
 impl Ring {
@@ -352,16 +360,11 @@ impl Ring {
         has_room
     }
 
-    /// The last word of the next message, of `len` bytes of payload, [`LONGEST`] at most, and where that goes; there [is room](Self::has_room).
+    /// The way of the next message, of so many slots, if those are known to be free.
     #[inline(always)] // with every message
-    pub fn last_word(&self, tag: u8, number: u16, len: usize) -> Option<(u64, Remote)> {
-        let Outlet { next, addr, rkey, .. } = &**self.outlet.as_ref()?;
-        if len > LONGEST {
-            return None;
-        }
-        let trailer = Trailer::new(tag, next.lap(), number, len);
-        let addr = addr.wrapping_add((next.end() - TRAILER) as u64);
-        Some((u64::from_le_bytes(trailer.emit()), Remote { addr, rkey: *rkey }))
+    pub fn way_of<'a>(&'a mut self, writer: ShortWriter<'a>, slots: u32) -> Option<Way<'a>> {
+        let outlet = self.outlet.as_deref_mut().filter(|outlet| outlet.free >= slots)?;
+        Some(Way { outlet, writer, slots })
     }
 
     /// The next message, of at most [`LONGEST`] bytes, and where it goes; there [is room](Self::has_room). It is gone when it is
@@ -390,9 +393,32 @@ impl Ring {
     #[inline(always)] // with every message
     pub fn posted(&mut self, slots: u32) {
         if let Some(outlet) = &mut self.outlet {
-            outlet.next.advance(slots);
-            outlet.free -= slots;
+            outlet.posted(slots);
         }
+    }
+}
+
+impl Way<'_> {
+    /// Writes the next message, pieces of so many bytes, [`LONGEST`] at most, which has this number of its lane. False: nothing has happened.
+    #[inline(always)] // with every message
+    pub fn write(self, tag: u8, number: u16, (pieces, len): (&Pieces<'_>, usize)) -> bool {
+        let Outlet { next, addr, rkey, .. } = *self.outlet;
+        let trailer = Trailer::new(tag, next.lap(), number, len);
+        let addr = addr.wrapping_add((next.end() - TRAILER) as u64);
+        let written = self.writer.write(pieces, u64::from_le_bytes(trailer.emit()), Remote { addr, rkey });
+        if written {
+            self.outlet.posted(self.slots);
+        }
+        written
+    }
+}
+
+impl Outlet {
+    /// A message of so many slots has gone.
+    #[inline(always)] // with every message
+    fn posted(&mut self, slots: u32) {
+        self.next.advance(slots);
+        self.free -= slots;
     }
 }
 

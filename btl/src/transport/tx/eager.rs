@@ -5,13 +5,15 @@ use crate::protocol::eager::{LONGEST, TRAILER, slots_of};
 use crate::protocol::pending::LaneId;
 use crate::transport::Transport;
 use crate::transport::endpoint::EpId;
+use verbs::Pieces;
 
 impl<C> Transport<C> {
-    /// Sends two pieces as one message of the first queue to a peer with rings, over any device, or where something is scarce: into its ring,
-    /// if there is room and it fits that, else as a SEND. The endpoint is connected, and nothing waits. `false`: nothing has happened.
-    #[inline(never)] // the straight way stays short
+    /// Sends two pieces as one message of one slot to a peer with rings, over any device: into its ring, if nothing waits, there is room, and it fits
+    /// that. The endpoint is connected. `false`: nothing has happened.
+    #[inline(never)] // the ways over queues stay short
     pub(super) fn sendi_eager(&mut self, id: EpId, tag: u8, pieces: [&[u8]; 2]) -> bool {
-        self.write_composed(id, tag, pieces) || self.sendi_first(id, tag, pieces)
+        self.tx.pending.is_empty()
+            && (self.write_wide(id, tag, pieces) || self.write_composed(id, tag, pieces))
     }
 
     /// Sends two pieces as one message of several slots to a peer with rings: into its ring, if there is room, and nothing waits or is scarce, else
@@ -32,16 +34,18 @@ impl<C> Transport<C> {
             return false;
         };
         let slots = slots_of(len);
-        if !ring.has_free(slots) && !ring.has_room(slots) {
+        if len > LONGEST || !ring.has_free(slots) && !ring.has_room(slots) {
             return false;
         }
-        let is_written = lane.write_eager((ring, slots), self.tx.signalling.most, tag, pieces);
-        if is_written {
-            ep.count_straight(len);
-            self.tx.outstanding += 1;
+        let pieces = Pieces::new(pieces);
+        let way = lane.way_into(ring, slots);
+        let written = way.is_some_and(|way| way.write(tag, lane.sent, (&pieces, len)));
+        if written {
+            lane.sent = lane.sent.wrapping_add(1);
+            ep.count_written(len);
             self.stats.sent_eager += 1;
         }
-        is_written
+        written
     }
 
     /// Writes a message into the ring of a peer, if there is room, it goes inline, and entries are not scarce. `false`: nothing has happened.

@@ -16,6 +16,7 @@ mod send;
 mod xrc;
 
 pub use rdma::NotBegun;
+pub use send::Attempt;
 
 use crate::protocol::pending::Pending;
 use crate::transport::BATCH;

@@ -22,6 +22,25 @@ use crate::transport::port::buffer::Queued;
 use crate::transport::stats::Stats;
 use crate::transport::{SendBuf, Transport, Upcall};
 use std::fmt::Display;
+use verbs::Pieces;
+
+/// What has become of a message that was tried in one way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attempt {
+    /// It has gone.
+    Sent,
+    /// Nothing has happened: another way may be open to it.
+    Otherwise,
+    /// Nothing has happened, and no other way is as good.
+    Refused,
+}
+
+impl From<bool> for Attempt {
+    #[inline(always)] // with every message
+    fn from(sent: bool) -> Attempt {
+        if sent { Attempt::Sent } else { Attempt::Otherwise }
+    }
+}
 
 impl<C> Transport<C> {
     /// A message of `len` bytes may go [straight](Self::sendi_straight): it is one for the first queue, and goes inline.
@@ -32,34 +51,42 @@ impl<C> Transport<C> {
     }
 
     /// Sends two pieces as one message of the first queue, into the peer's ring or as a SEND, if it takes nothing scarce and needs no
-    /// completion. `false`: nothing has happened, see [`sendi`](Self::sendi).
+    /// completion.
     ///
-    /// No branch of it comes back to its line, so that what it knows stays in registers.
+    /// No branch of it comes back to its line, and what goes no way here begins anew in the upper layer, so that what it knows stays in registers.
     #[inline(always)] // with every message
-    pub fn sendi_straight(&mut self, id: EpId, tag: u8, [head, body]: [&[u8]; 2]) -> bool {
+    pub fn sendi_straight(&mut self, id: EpId, tag: u8, [head, body]: [&[u8]; 2]) -> Attempt {
         let len = head.len().wrapping_add(body.len());
-        let Some(ep) = self.endpoints.get_mut(id.index) else { return false };
+        let Some(ep) = self.endpoints.get_mut(id.index) else { return Attempt::Otherwise };
         if ep.state() != State::Connected || ep.generation != id.generation {
-            return false;
+            return Attempt::Otherwise;
         }
-        let Some(lane) = ep.lanes.first_mut() else { return false };
+        let Some(lane) = ep.lanes.first_mut() else { return Attempt::Otherwise };
         if len >= usize::from(lane.straight_below) || !self.tx.pending.is_empty() {
-            return false;
+            return Attempt::Otherwise;
         }
         // `NO_RING` is the number of none.
         let Some(ring) = self.rings.get_mut(ep.ring) else {
-            return self.sendi_first(id, tag, [head, body]);
+            return self.sendi_first(id, tag, [head, body]).into();
         };
         if len > ALONE {
-            return self.sendi_wide(id, tag, [head, body]);
+            return self.sendi_wide(id, tag, [head, body]).into();
         }
-        if !lane.write_eager((ring, 1), self.tx.signalling.most, tag, [head, body]) {
-            return self.sendi_eager(id, tag, [head, body]);
+        let pieces = Pieces::new([head, body]);
+        let Some(way) = lane.way_into(ring, 1) else { return Attempt::Otherwise };
+        if !way.write(tag, lane.sent, (&pieces, len)) {
+            return self.sendi_unwritten(id, tag, &pieces);
         }
-        ep.count_straight(len);
-        self.tx.outstanding += 1;
+        lane.sent = lane.sent.wrapping_add(1);
+        ep.count_written(len);
         self.stats.sent_eager += 1;
-        true
+        Attempt::Sent
+    }
+
+    /// The same of what the device does not write in its own way now.
+    #[cold]
+    fn sendi_unwritten(&mut self, id: EpId, tag: u8, pieces: &Pieces<'_>) -> Attempt {
+        if self.sendi(id, tag, pieces.buffers()) { Attempt::Sent } else { Attempt::Refused }
     }
 
     #[cold]
@@ -154,7 +181,7 @@ impl<C> Transport<C> {
         true
     }
 
-    /// Sends two pieces as one message, if that is possible at once and inline. `false`: nothing
+    /// Sends two pieces as one message, if that is possible at once: into the peer's ring, or over any queue. `false`: nothing
     /// has happened; use a buffer.
     #[inline(always)] // with every message
     pub fn sendi(&mut self, id: EpId, tag: u8, [head, body]: [&[u8]; 2]) -> bool {
@@ -164,9 +191,11 @@ impl<C> Transport<C> {
         if ep.state() != State::Connected || ep.generation != id.generation {
             return false;
         }
+        let has_ring = ep.ring != NO_RING && len <= ALONE;
         let Some(lane) = ep.lanes.get_mut(queue) else { return false };
         let inline = lane.takes_pieces(HEADER_LEN + len);
-        self.sendi_over(id, tag, (queue, inline), [head, body])
+        let is_written = has_ring && self.sendi_eager(id, tag, [head, body]);
+        is_written || self.sendi_over(id, tag, (queue, inline), [head, body])
     }
 
     /// The same over a queue, inline or from a buffer. The endpoint is connected.

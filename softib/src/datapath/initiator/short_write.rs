@@ -35,23 +35,30 @@ pub fn write_mapped(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr, sge: &ibv_sge)
         return Short::Other;
     }
     window.expect_more(place, w.in_burst);
-    count(qp, w);
+    count(w);
+    qp.sq_posted = qp.sq_posted.wrapping_add(1);
     if qp.sig_all || wr.send_flags & IBV_SEND_SIGNALED != 0 {
         complete_write(qp, w, wr.wr_id, sge.length);
     }
     Short::Sent
 }
 
-/// The same of a request that is inline and not signalled, in pieces. Whether it has been carried out.
+/// The same in pieces, of a request that has no completion and takes no entry of the send queue: it is over when this returns, or nothing has
+/// happened. Whether it has been carried out.
 ///
 /// # Safety
-/// Its buffers are readable.
+/// The pieces are readable.
 #[inline(always)]
-pub unsafe fn write_short(qp: &mut Qp, w: &mut World, request: &ShortWrite) -> bool {
-    let &ShortWrite { head, head_len, body, body_len, last, remote_addr, rkey } = request;
+pub unsafe fn write_short(
+    qp: &mut Qp,
+    w: &mut World,
+    &ShortWrite { head, head_len, body, body_len }: &ShortWrite,
+    last: u64,
+    (remote_addr, rkey): (u64, u32),
+) -> bool {
     let front = head_len.wrapping_add(body_len);
     let fits = head_len <= SHORT && body_len <= LONG;
-    if !fits || qp.sig_all || !may_write(qp) || !remote_addr.is_multiple_of(WORD as u64) {
+    if !fits || !has_nothing_queued(qp) || !remote_addr.is_multiple_of(WORD as u64) {
         return false;
     }
     let Some(window) = find(qp, w, rkey) else { return false };
@@ -73,7 +80,7 @@ pub unsafe fn write_short(qp: &mut Qp, w: &mut World, request: &ShortWrite) -> b
         } else {
             window.expect_as_long(place, front + WORD, w.in_burst);
         }
-        count(qp, w);
+        count(w);
     }
     holds
 }
@@ -91,8 +98,13 @@ const WORD: usize = 8;
 /// It is a connected RC queue pair with nothing queued, and its send queue has an entry.
 #[inline(always)]
 fn may_write(qp: &Qp) -> bool {
-    let has_room = qp.sq_posted.wrapping_sub(qp.sq_retired) < qp.cap.max_send_wr;
-    qp.short && qp.sq.is_empty() && has_room
+    has_nothing_queued(qp) && qp.sq_posted.wrapping_sub(qp.sq_retired) < qp.cap.max_send_wr
+}
+
+/// It is a connected RC queue pair, and all that was posted to it has been carried out.
+#[inline(always)]
+fn has_nothing_queued(qp: &Qp) -> bool {
+    qp.short && qp.sq.is_empty()
 }
 
 /// The region with this key of a peer that lives, if it is mapped here.
@@ -118,8 +130,7 @@ fn find_anew<'a>(link: &'a mut Link, w: &mut World, qpn: u32, rkey: u32) -> Opti
 
 /// One more has been carried out.
 #[inline(always)]
-fn count(qp: &mut Qp, w: &mut World) {
+fn count(w: &mut World) {
     w.in_burst = true;
-    qp.sq_posted = qp.sq_posted.wrapping_add(1);
     w.stats.rdma_direct += 1;
 }
