@@ -77,25 +77,35 @@ pub struct Landing {
 pub struct WordRead<'a> {
     /// The word.
     pub word: u64,
-    before: usize,
-    start: NonNull<u8>,
+    /// Where it is.
+    pub place: Place,
     lent: &'a mut usize,
 }
 
-impl WordRead<'_> {
+/// The place of a word of a [`Landing`].
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    start: NonNull<u8>,
+    before: usize,
+}
+
+impl Place {
     /// Asks for the line so many bytes before the word.
     #[inline(always)] // with every message
-    pub fn prefetch(&self, before: usize) {
+    pub fn prefetch(self, before: usize) {
         prefetch(self.start, self.before.wrapping_sub(before));
     }
+}
 
+impl WordRead<'_> {
     /// The last bytes before the word, which the peer does not write to before they are back. `None`: there are not so many.
     #[inline(always)] // with every message
     pub fn lend(self, len: usize) -> Option<Lent> {
-        let place = self.before.checked_sub(len)?;
+        let Place { start, before } = self.place;
+        let at = before.checked_sub(len)?;
         *self.lent += 1;
         // SAFETY: inside the memory, which is not freed while something is lent.
-        Some(unsafe { Lent::of(self.start.add(place), len) })
+        Some(unsafe { Lent::of(start.add(at), len) })
     }
 }
 
@@ -172,9 +182,9 @@ impl Landing {
     /// The [word](Self::word) of this place, and what lies before it. `None`: there is no such place.
     #[inline(always)] // with every message
     pub fn read(&mut self, place: usize) -> Option<WordRead<'_>> {
-        let (before, start) = (place * WORD, self.at);
         let word = self.word_at(place)?.load(Ordering::Acquire);
-        Some(WordRead { word, before, start, lent: &mut self.lent })
+        let place = Place { start: self.at, before: place * WORD };
+        Some(WordRead { word, place, lent: &mut self.lent })
     }
 
     /// Bytes of it come back; whether none is lent any more.

@@ -50,7 +50,7 @@ pub use cq::{CompChannel, Cq, CqId};
 pub use driver::Driver;
 pub use error::{Error, Explain, explain_errors};
 pub use event::{AsyncEvent, EventKind, Subject};
-pub use landing::{Landing, WordRead};
+pub use landing::{Landing, Place, WordRead};
 pub use mr::{Access, Mr, Pd, locked_memory};
 pub use pool::{Buf, Pool, PoolConfig, PoolError};
 pub use posted::{Destroyed, Posted, SEND_COUNT};

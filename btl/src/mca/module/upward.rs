@@ -199,17 +199,17 @@ impl Module {
         if self.state.is_shared() {
             return self.progress_beside_ours();
         }
-        // SAFETY: one thread and none of ours, as has just been read; `look` does not call out.
-        if unsafe { self.state.enter(State::look) } { self.hand_up_found() } else { 0 }
+        // SAFETY: one thread and none of ours, as has just been read; neither of the two calls out.
+        match unsafe { self.state.enter(|state| (state.look(), state.has_found_landed())) } {
+            (false, _) => 0,
+            (true, true) => self.hand_up_landed(),
+            (true, false) => self.hand_up_found(),
+        }
     }
 
     /// Hands up what the last look has found, in a job without threads; how many things that was. Most often it is one message.
     #[inline(never)]
     fn hand_up_found(&'static self) -> c_int {
-        // SAFETY: one thread: the caller has just looked whether there are more; `has_found_landed` does not call out.
-        if unsafe { self.state.enter(State::has_found_landed) } {
-            return self.hand_up_landed();
-        }
         // SAFETY: one thread: the caller has just looked whether there are more; `message` does not call out.
         let Some(mut delivery) = (unsafe { self.state.enter(State::message) }) else {
             return self.hand_up_completed();

@@ -9,7 +9,7 @@ use crate::protocol::eager::{
 use crate::protocol::wire::Offer;
 use crate::transport::channel::copy;
 use std::sync::Arc;
-use verbs::{Error, Landing, Lent, Pd, Pieces, RKey, Remote, ShortWriter, WordRead};
+use verbs::{Error, Landing, Lent, Pd, Pieces, Place, RKey, Remote, ShortWriter};
 
 /// So many messages before it is due the memory of a message is asked for.
 const AHEAD: usize = 2;
@@ -238,9 +238,9 @@ impl Ring {
         let trailer = self.expected.of(landed.word)?;
         let len = trailer.payload_len();
         if len > AWAITED {
-            ask_for(&landed, len);
+            ask_for(landed.place, len);
         }
-        landed.prefetch((AHEAD + 1) * SLOT);
+        landed.place.prefetch((AHEAD + 1) * SLOT);
         let payload = landed.lend(len)?;
         self.expected.advance();
         if self.next.advance(slots_of(len)) {
@@ -424,7 +424,7 @@ impl Outlet {
 
 /// Asks for the lines of a payload of `len` bytes in front of its trailer, the first one first.
 #[inline(never)] // the way of short ones stays short
-fn ask_for(landed: &WordRead<'_>, len: usize) {
+fn ask_for(trailer: Place, len: usize) {
     let last = len.saturating_sub(ASKED);
-    (last + 1..=len).rev().step_by(LINE).for_each(|before| landed.prefetch(before));
+    (last + 1..=len).rev().step_by(LINE).for_each(|before| trailer.prefetch(before));
 }

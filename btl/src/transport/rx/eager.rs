@@ -59,7 +59,7 @@ impl<C> Transport<C> {
     pub fn next_landed(&mut self, done: Landed) -> Result<Landed, bool> {
         let Landed { payload, ring: number, .. } = done;
         if self.is_behind() || !self.up.is_empty() || !self.rings.permits() {
-            return self.end_landing(number, payload);
+            return Err(self.end_landing(number, payload));
         }
         match self.rings.back_and_take(number, payload) {
             Ok(landed) => {
@@ -85,9 +85,9 @@ impl<C> Transport<C> {
 
     /// The same where something has to go up before it.
     #[inline(never)]
-    fn end_landing(&mut self, number: u32, payload: Lent) -> Result<Landed, bool> {
+    fn end_landing(&mut self, number: u32, payload: Lent) -> bool {
         self.landed_delivered(number, payload);
-        Err(self.has_more_behind())
+        self.has_more_behind()
     }
 
     /// What the callbacks of messages that have landed have begun may be over. Whether there is something to hand up.
