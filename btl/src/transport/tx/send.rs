@@ -31,7 +31,7 @@ pub enum Attempt {
     Sent,
     /// Nothing has happened: another way may be open to it.
     Otherwise,
-    /// Nothing has happened, and no other way is as good.
+    /// Nothing has happened, and no way is open to it now: its sender comes again, or takes a buffer.
     Refused,
 }
 
@@ -53,7 +53,8 @@ impl<C> Transport<C> {
     /// Sends two pieces as one message of the first queue, into the peer's ring or as a SEND, if it takes nothing scarce and needs no
     /// completion.
     ///
-    /// No branch of it comes back to its line, and what goes no way here begins anew in the upper layer, so that what it knows stays in registers.
+    /// No branch of it comes back to its line, and behind the device's refusal nothing of the caller's is needed any more, so that what it knows stays
+    /// in registers.
     #[inline(always)] // with every message
     pub fn sendi_straight(&mut self, id: EpId, tag: u8, [head, body]: [&[u8]; 2]) -> Attempt {
         let len = head.len().wrapping_add(body.len());
