@@ -103,6 +103,7 @@ usage: cargo xtask COMMAND [OPTIONS]
               and of another kind:
                 --connect          connections instead: one by one and in storms, beside openib's udcm and cmtime
                 --memory           memory instead: at the start, and for each peer, beside openib, UCX, vader and tcp
+                --instructions     what each step of a message executes in the plugin and in softib, counted by callgrind
                 --threads          threads instead: one's messages beside another's flood, beside vader, UCX and tcp
                 --test-loops       with --threads: threads wait in loops of MPI_Test
                 --verbs [WINDOWS [MESSAGES [SIZE...]]]
