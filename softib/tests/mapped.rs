@@ -246,9 +246,10 @@ fn short_writes_go_from_their_pieces_or_have_not_happened() {
     for pieces in [[&[0; 129][..], &[]], [&[], &[0; (16 << 10) + 1]]] {
         assert!(!writer.writes_short(pieces, 7, LEN - 8), "longer than such a write may be");
     }
-    // Such a write takes no entry of the send queue, also where that is full of requests that have had no completion.
-    let is_full = (0..1000).find(|_| writer.posts(out.sge(0, 8), 0, 0) != 0);
-    assert!(is_full.is_some_and(|posted| posted >= 64), "{is_full:?} requests fill it");
+    // Nothing of that has taken an entry of the send queue: it is as long as ever.
+    let posted = (0..1000).take_while(|_| writer.posts(out.sge(0, 8), 0, 0) == 0).count();
+    assert!((64..=128).contains(&posted), "{posted} entries behind one that has completed");
+    // Short writes go although it is full of requests that have had no completion.
     assert!((0..1000).all(|_| writer.writes_short(none, 7, 64)));
     writer.child.tell(&[2]);
     writer.child.finish();

@@ -227,7 +227,7 @@ impl Module {
         let id = from_raw(endpoint);
         // SAFETY: as the caller has promised.
         let send = |t: &mut Transport<Cookie>| unsafe { straight(t, id, convertor, header, payload, tag) };
-        self.send_alone(send).unwrap_or_else(|| {
+        self.send_alone(Attempt::Otherwise, send).unwrap_or_else(|| {
             // SAFETY: as the caller has promised.
             unsafe { self.sendi_straight_locked(id, convertor, header, payload, tag) }
         })
@@ -250,13 +250,13 @@ impl Module {
         self.transport(Attempt::Otherwise, |t| unsafe { straight(t, id, convertor, header, payload, tag) })
     }
 
-    /// Runs `send`, which does not call out, on the transport, if it is there. `None`: there are other threads.
+    /// Runs `send`, which does not call out, on the transport; `gone`, if there is none. `None`: there are other threads.
     #[inline(always)] // with every message
-    fn send_alone(&'static self, send: impl FnOnce(&mut Transport<Cookie>) -> Attempt) -> Option<Attempt> {
+    fn send_alone<R>(&'static self, gone: R, send: impl FnOnce(&mut Transport<Cookie>) -> R) -> Option<R> {
         if self.abi.uses_threads() || self.state.is_shared() {
             return None;
         }
-        let send = |state: &mut State| state.transport.as_mut().map_or(Attempt::Otherwise, send);
+        let send = |state: &mut State| state.transport.as_mut().map_or(gone, send);
         // SAFETY: one thread and none of ours, as has just been read; `send` does not call out.
         Some(unsafe { self.state.enter(send) })
     }
@@ -277,7 +277,7 @@ impl Module {
         // SAFETY: looked at only if there is a payload, and then prepared.
         let Some(data) = (unsafe { contiguous(convertor, payload) }) else { return Attempt::Otherwise };
         let (id, pieces) = (from_raw(endpoint), [header, data]);
-        let sent = self.send_alone(|t| t.sendi_longer(id, tag, pieces).into());
+        let sent = self.send_alone(Attempt::Otherwise, |t| t.sendi_longer(id, tag, pieces).into());
         sent.unwrap_or_else(|| self.sendi_longer_locked(id, tag, pieces))
     }
 
@@ -313,8 +313,8 @@ impl Module {
     /// Sends two pieces at once, if that is possible.
     #[inline(always)] // with every message
     fn sendi_now(&'static self, id: EpId, tag: u8, pieces: [&[u8]; 2]) -> bool {
-        let sent = self.send_alone(|t| t.sendi(id, tag, pieces).into());
-        sent.map_or_else(|| self.sendi_locked(id, tag, pieces), |attempt| attempt == Attempt::Sent)
+        let sent = self.send_alone(false, |t| t.sendi(id, tag, pieces));
+        sent.unwrap_or_else(|| self.sendi_locked(id, tag, pieces))
     }
 
     /// The same among other threads.

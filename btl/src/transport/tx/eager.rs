@@ -8,26 +8,29 @@ use crate::transport::endpoint::EpId;
 use verbs::Pieces;
 
 impl<C> Transport<C> {
-    /// Sends two pieces as one message of one slot to a peer with rings, over any device: into its ring, if nothing waits, there is room, and it fits
-    /// that. The endpoint is connected. `false`: nothing has happened.
+    /// Sends two pieces as one message of one slot to a peer with rings, by [`Self::write`]. The endpoint is connected. `false`: nothing has happened.
     #[inline(never)] // the ways over queues stay short
     pub(super) fn sendi_eager(&mut self, id: EpId, tag: u8, pieces: [&[u8]; 2]) -> bool {
-        self.tx.pending.is_empty()
-            && (self.write_wide(id, tag, pieces) || self.write_composed(id, tag, pieces))
+        self.write(id, tag, pieces)
     }
 
-    /// Sends two pieces as one message of several slots to a peer with rings: into its ring, if there is room, and nothing waits or is scarce, else
-    /// over a queue. The endpoint is connected. `false`: nothing has happened.
+    /// The same as one message of several slots, else over a queue.
     #[inline(never)] // the way of those that fit no ring stays short
     pub(super) fn sendi_wide(&mut self, id: EpId, tag: u8, pieces: [&[u8]; 2]) -> bool {
-        let is_written = self.tx.pending.is_empty()
-            && (self.write_wide(id, tag, pieces) || self.write_composed(id, tag, pieces));
-        is_written || self.sendi_gathered(id, tag, pieces)
+        self.write(id, tag, pieces) || self.sendi_gathered(id, tag, pieces)
     }
 
-    /// Writes a message into the ring of a peer, if that is a matter of its bytes alone. `false`: nothing has happened.
+    /// Writes a message into the ring of a peer, over any device, if there is room, it fits that, and nothing waits or is scarce. `false`: nothing has
+    /// happened.
     #[inline(always)] // with every message of several slots
-    fn write_wide(&mut self, id: EpId, tag: u8, pieces: [&[u8]; 2]) -> bool {
+    fn write(&mut self, id: EpId, tag: u8, pieces: [&[u8]; 2]) -> bool {
+        self.tx.pending.is_empty()
+            && (self.write_short(id, tag, pieces) || self.write_composed(id, tag, pieces))
+    }
+
+    /// The same by the device's [own way](verbs::ShortWriter).
+    #[inline(always)] // with every message of several slots
+    fn write_short(&mut self, id: EpId, tag: u8, pieces: [&[u8]; 2]) -> bool {
         let len = pieces[0].len().wrapping_add(pieces[1].len());
         let Some(ep) = self.endpoints.get_mut(id.index) else { return false };
         let (Some(ring), Some(lane)) = (self.rings.get_mut(ep.ring), ep.lanes.first_mut()) else {
