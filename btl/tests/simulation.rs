@@ -5,20 +5,19 @@
 //!   seed --> layout, settings, plan of faults, schedule (simulation/schedule.rs)
 //!              |
 //!              v
-//!        Trial: acts, looks around, holds what arrives against the model (simulation/trial.rs, common)
+//!        Trial: acts, looks around, holds what arrives against the model (simulation/trial.rs, btl-testing)
 //! ```
 //! `OXIB_SEED=n` runs one seed, `OXIB_SEEDS=n` so many, from 1 on, or from `OXIB_FROM`; from 1,000,000 on the device has two ports, from
 //! 2,000,000 on rdmacm makes the connections, from 3,000,000 on with messages that are late, from
 //! 4,000,000 on none takes the place of another. A failure names its seed. A binary of its own: virtual time and a plan of faults are the whole process'.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
-mod common;
 #[path = "simulation/schedule.rs"]
 mod schedule;
 #[path = "simulation/trial.rs"]
 mod trial;
 
-use common::watchdog::Watchdog;
+use btl_testing::watchdog::Watchdog;
 use schedule::{FINAL, LATE, RDMACM, TWO_PORTS};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -2,9 +2,7 @@
 //! and knows nothing of it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
-mod common;
-
-use common::{ECHO, World};
+use btl_testing::{ECHO, World};
 use mca_btl_oxib::protocol::layout::DEFAULT;
 
 const LAYOUTS: [&str; 3] = [DEFAULT, "P,128,4:P,2048,4:P,65536,4", "S,128,64,48,8:S,65536,16"];

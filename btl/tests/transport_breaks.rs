@@ -2,10 +2,8 @@
 //! each buffer comes back, and other connections go on (seed 001: the mark rises for failed requests, too).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
-mod common;
-
-use common::memory::Memory;
-use common::{World, config};
+use btl_testing::memory::Memory;
+use btl_testing::{World, config};
 use mca_btl_oxib::transport::config::Signalling;
 use mca_btl_oxib::transport::flush::Mark;
 use proptest::prelude::*;
@@ -104,7 +102,7 @@ impl Run {
         let begin = std::time::Instant::now();
         while !self.is_over() {
             self.world.step();
-            assert!(begin.elapsed() < common::PATIENCE, "{}", self.world.books());
+            assert!(begin.elapsed() < btl_testing::PATIENCE, "{}", self.world.books());
         }
         let mut results = std::mem::take(&mut self.world.sides[0].rdma);
         results.sort_unstable();

@@ -2,9 +2,7 @@
 //! other. A binary of its own with one test, for a plan of faults is the whole process'.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
-mod common;
-
-use common::{World, config};
+use btl_testing::{World, config};
 use mca_btl_oxib::transport::config::Config;
 use softib::faults;
 

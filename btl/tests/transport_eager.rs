@@ -3,9 +3,7 @@
 
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
-mod common;
-
-use common::{World, config};
+use btl_testing::{World, config};
 use mca_btl_oxib::protocol::eager::LONGEST;
 use mca_btl_oxib::transport::config::{Config, Eager};
 use mca_btl_oxib::transport::stats::Stats;

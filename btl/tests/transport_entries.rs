@@ -2,9 +2,7 @@
 //! else when it is connected.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
-mod common;
-
-use common::{World, config, job};
+use btl_testing::{World, config, job};
 use mca_btl_oxib::protocol::layout::DEFAULT;
 use mca_btl_oxib::transport::audit::CompletionAudit;
 use mca_btl_oxib::transport::config::Config;

@@ -3,10 +3,8 @@
 //! raised in all of the process, about the n-th object.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
-mod common;
-
-use common::World;
-use common::watchdog::Watchdog;
+use btl_testing::World;
+use btl_testing::watchdog::Watchdog;
 use mca_btl_oxib::transport::Transport;
 use mca_btl_oxib::transport::device::{Choice, Filter, PortConfig, find};
 use mca_btl_oxib::transport::port::events::{Action, TABLE};
@@ -161,7 +159,7 @@ fn a_shared_receive_queue_that_runs_low_grows_and_no_other_does() {
     for layout in [SHARED, OVER_XRC] {
         let mut world = connected(layout, 2);
         let posted = |w: &World| -> Vec<usize> {
-            let of_side = |side: &common::Side| side.transport.audit().queues;
+            let of_side = |side: &btl_testing::Side| side.transport.audit().queues;
             w.sides.iter().flat_map(of_side).map(|queue| queue.recv_slots.0).collect()
         };
         world.until("the queues are full", |w| posted(w).iter().all(|posted| *posted <= 8));
@@ -258,8 +256,8 @@ fn two_ports() -> [Transport<u64>; 2] {
     let wanted = PortConfig { gid_index: None, pkey: 0, mtu: 0 };
     let ports = find(&Choice::Soft, &Filter::default(), wanted, soft).unwrap();
     assert_eq!(ports.len(), 2);
-    let job = common::job();
-    let open = |n: usize| Transport::open(&ports[n], common::config(SHARED), job + n as u64).unwrap();
+    let job = btl_testing::job();
+    let open = |n: usize| Transport::open(&ports[n], btl_testing::config(SHARED), job + n as u64).unwrap();
     let mut both: [Transport<u64>; 2] = [open(0), open(1)];
     let adverts = both.each_ref().map(|transport| transport.adverts().to_vec());
     both[0].add(job + 1, &adverts[1]).unwrap();
@@ -270,7 +268,7 @@ fn two_ports() -> [Transport<u64>; 2] {
 #[test]
 fn two_ports_of_a_device_hear_of_their_own_queues_and_of_themselves() {
     let _alone = alone();
-    let _watchdog = Watchdog::new("two ports", common::PATIENCE);
+    let _watchdog = Watchdog::new("two ports", btl_testing::PATIENCE);
     for round in 0..10 {
         let mut both = two_ports();
         // The third is the second port's first.

@@ -3,9 +3,7 @@
 //! of faults is the whole process'.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
-mod common;
-
-use common::World;
+use btl_testing::World;
 use softib::faults;
 
 const PER_PEER: &str = "P,128,32,16,8:P,8192,16,8,4";

@@ -1,9 +1,7 @@
 //! Messages are held back while too many answers to their sender wait (seed 003).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
-mod common;
-
-use common::{ECHO, ECHO_THIRD, World, config};
+use btl_testing::{ECHO, ECHO_THIRD, World, config};
 use mca_btl_oxib::transport::config::Bound;
 use mca_btl_oxib::transport::stats::Stats;
 

@@ -2,9 +2,7 @@
 //! one whose responder sends first.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
-mod common;
-
-use common::{World, config, leaving};
+use btl_testing::{World, config, leaving};
 use mca_btl_oxib::protocol::layout::{DEFAULT, IWARP};
 use mca_btl_oxib::transport::Transport;
 use mca_btl_oxib::transport::config::{Config, Signalling};

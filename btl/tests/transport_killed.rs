@@ -7,11 +7,9 @@
 //! ```
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
-mod common;
-
-use common::child::{Child, TempDir, advert_word, listen, parse_advert, role, say};
-use common::watchdog::Watchdog;
-use common::{PATIENCE, config, open};
+use btl_testing::child::{Child, TempDir, advert_word, listen, parse_advert, role, say};
+use btl_testing::watchdog::Watchdog;
+use btl_testing::{PATIENCE, config, open};
 use mca_btl_oxib::protocol::layout::DEFAULT;
 use mca_btl_oxib::transport::config::Config;
 use mca_btl_oxib::transport::{EpId, Transport, Upcall};

@@ -1,9 +1,7 @@
 //! Sides that leave: nothing is lost, both know, and nobody else is disturbed.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
-mod common;
-
-use common::{World, config, leaving};
+use btl_testing::{World, config, leaving};
 use mca_btl_oxib::protocol::layout::DEFAULT;
 
 const LAYOUTS: [&str; 6] = [

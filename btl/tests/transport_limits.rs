@@ -2,9 +2,7 @@
 //! another way or by a clear message.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
-mod common;
-
-use common::World;
+use btl_testing::World;
 use mca_btl_oxib::transport::Transport;
 use mca_btl_oxib::transport::config::Config;
 use mca_btl_oxib::transport::device::{Choice, Filter, PortConfig, find};
@@ -14,7 +12,7 @@ const P_AND_S: &str = "P,128,8,6,4,2:S,2048,64,48,32,16,8";
 
 #[test]
 fn a_device_that_takes_nothing_inline_connects_carries_messages_and_returns_credits() {
-    let config = Config { max_inline: 0, ..common::config(P_AND_S) };
+    let config = Config { max_inline: 0, ..btl_testing::config(P_AND_S) };
     let mut world = World::with("nothing inline", config, 2);
     // One way only: the window is a few messages, so credits come back in messages of their own.
     for len in (0..500).map(|n| [0, 8, 100, 128, 2000][n % 5]) {
@@ -31,7 +29,7 @@ fn a_device_that_takes_nothing_inline_connects_carries_messages_and_returns_cred
 
 #[test]
 fn more_reads_in_flight_than_the_device_answers_are_cut_to_its_limit() {
-    let config = Config { rd_atomic: 128, ..common::config(P_AND_S) };
+    let config = Config { rd_atomic: 128, ..btl_testing::config(P_AND_S) };
     let mut world = World::with("reads in flight", config, 2);
     world.send(0, 1, 8);
     world.drain();
@@ -55,7 +53,7 @@ fn a_layout_beyond_the_devices_queues_is_refused_with_queue_numbers_and_remedy()
         ),
     ] {
         let error =
-            Transport::<u64>::open(&ports[0], common::config(layout), 1).expect_err(layout).to_string();
+            Transport::<u64>::open(&ports[0], btl_testing::config(layout), 1).expect_err(layout).to_string();
         assert!(error.contains(what) && error.contains("btl_oxib_receive_queues"), "{error}");
         assert!(error.contains("has no more than 32768"), "{error}");
     }
@@ -63,6 +61,6 @@ fn a_layout_beyond_the_devices_queues_is_refused_with_queue_numbers_and_remedy()
 
 #[test]
 fn a_first_completion_queue_beyond_the_devices_largest_is_cut_to_it() {
-    let config = Config { cq_size: u32::MAX, ..common::config(P_AND_S) };
-    common::open(config, common::job()).close();
+    let config = Config { cq_size: u32::MAX, ..btl_testing::config(P_AND_S) };
+    btl_testing::open(config, btl_testing::job()).close();
 }

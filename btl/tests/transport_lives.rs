@@ -3,9 +3,7 @@
 //! only the newcomer's request says where it is.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
-mod common;
-
-use common::{ECHO, World, config, open};
+use btl_testing::{ECHO, World, config, open};
 use mca_btl_oxib::protocol::layout::DEFAULT;
 
 const LAYOUTS: [&str; 3] = [DEFAULT, "S,128,64,48,8:S,65536,16", "X,128,64:X,65536,16"];

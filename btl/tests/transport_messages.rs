@@ -2,9 +2,7 @@
 //! buffer comes home.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
-mod common;
-
-use common::{World, config, connections};
+use btl_testing::{World, config, connections};
 use cpc::Step;
 use mca_btl_oxib::protocol::layout::{DEFAULT, Layout};
 use mca_btl_oxib::transport::Settled;
@@ -216,7 +214,7 @@ fn peers_are_connected_when_a_message_goes_and_not_before() {
 
 #[test]
 fn a_peer_that_was_not_added_is_announced_and_then_served() {
-    let config = common::config(DEFAULT);
+    let config = btl_testing::config(DEFAULT);
     let mut world = World::strangers("stranger", vec![config.clone(), config]);
     world.add(0, 1);
     world.send(0, 1, 5000);
@@ -270,7 +268,7 @@ proptest! {
     #[test]
     fn messages_arrive_over_random_layouts(layout in layouts(), seed: u64) {
         let mut world = World::new("random layout", &layout, 2);
-        world.rng = common::rng::Rng::new(seed);
+        world.rng = btl_testing::rng::Rng::new(seed);
         all_to_all(&mut world, 200);
         world.close();
     }

@@ -4,11 +4,9 @@
 //! `helpers` gives the helpers turns while no main thread looks around, `poll` lets one main thread look around while no time passes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
-mod common;
-
-use common::memory::Memory;
-use common::watchdog::Watchdog;
-use common::{World, config, seed_managers};
+use btl_testing::memory::Memory;
+use btl_testing::watchdog::Watchdog;
+use btl_testing::{World, config, seed_managers};
 use mca_btl_oxib::transport::config::{Config, Signalling};
 use softib::faults::{self, EventFault};
 use std::time::Duration;

@@ -2,9 +2,7 @@
 //! add tries again. A binary of its own with one test, because a limit of open files is one of the whole process.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
-mod common;
-
-use common::{Side, World, config, open_alone};
+use btl_testing::{Side, World, config, open_alone};
 
 /// Sets the soft limit of open files; returns the one before. Open files stay open.
 fn limit_files(to: u64) -> u64 {

@@ -12,11 +12,10 @@
 //! `OXIB_POINTS=ibcm:cts` one, with its output.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
-mod common;
 #[path = "points/roles.rs"]
 mod roles;
 
-use common::child::{Child, TempDir, role};
+use btl_testing::child::{Child, TempDir, role};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::sync::Mutex;

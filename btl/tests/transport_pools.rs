@@ -1,9 +1,7 @@
 //! Back-pressure, bounds and fairness: who may take how much when a peer takes nothing.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
-mod common;
-
-use common::{ECHO, World, config};
+use btl_testing::{ECHO, World, config};
 use mca_btl_oxib::protocol::layout::DEFAULT;
 
 const LIMIT: u32 = 32;

@@ -2,10 +2,8 @@
 //! A binary of its own with one test, for the ports are the whole process'.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
-mod common;
-
-use common::memory::Memory;
-use common::{World, config};
+use btl_testing::memory::Memory;
+use btl_testing::{World, config};
 use mca_btl_oxib::protocol::layout::DEFAULT;
 use mca_btl_oxib::transport::stats::Stats;
 use softib::faults;

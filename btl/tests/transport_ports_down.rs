@@ -4,10 +4,8 @@
 //! port that is down for half a second, so none has failed when a connection leaves after a tenth of that.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
-mod common;
-
-use common::watchdog::Watchdog;
-use common::{World, config};
+use btl_testing::watchdog::Watchdog;
+use btl_testing::{World, config};
 use mca_btl_oxib::transport::config::Config;
 use mca_btl_oxib::transport::stats::Stats;
 use softib::faults::{self, EventFault};

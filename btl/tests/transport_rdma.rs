@@ -2,11 +2,9 @@
 //! only.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
-mod common;
-
-use common::memory::Memory;
-use common::rng::Rng;
-use common::{World, config};
+use btl_testing::memory::Memory;
+use btl_testing::rng::Rng;
+use btl_testing::{World, config};
 use mca_btl_oxib::protocol::layout::DEFAULT;
 use mca_btl_oxib::transport::Upcall;
 use verbs::{RKey, RdmaOp};
@@ -15,7 +13,7 @@ const LEN: usize = 1 << 20;
 
 fn noise(seed: u64) -> Vec<u8> {
     let mut rng = Rng::new(seed);
-    (0..LEN / 8).flat_map(|_| rng.next().to_le_bytes()).collect()
+    (0..LEN / 8).flat_map(|_| rng.word().to_le_bytes()).collect()
 }
 
 fn start(

@@ -2,9 +2,7 @@
 //! the real helper threads.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
-mod common;
-
-use common::{World, config, leaving};
+use btl_testing::{World, config, leaving};
 use mca_btl_oxib::protocol::layout::DEFAULT;
 use mca_btl_oxib::transport::config::Config;
 

@@ -3,10 +3,8 @@
 //! process', so the tests run one after the other.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
-mod common;
-
-use common::watchdog::Watchdog;
-use common::{World, config};
+use btl_testing::watchdog::Watchdog;
+use btl_testing::{World, config};
 use mca_btl_oxib::transport::config::Config;
 use softib::faults::{self, EventFault};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -2,9 +2,7 @@
 //! has the device open meanwhile.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
-mod common;
-
-use common::World;
+use btl_testing::World;
 use mca_btl_oxib::protocol::layout::DEFAULT;
 
 /// Segments of the device that are mapped: none without an open context of the device.

@@ -2,9 +2,7 @@
 //! from the start.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
-mod common;
-
-use common::{World, config};
+use btl_testing::{World, config};
 use mca_btl_oxib::protocol::layout::DEFAULT;
 use mca_btl_oxib::transport::state::State;
 

@@ -2,9 +2,7 @@
 //! repeated until they do. A binary of its own, for the device counts over the whole process.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
-mod common;
-
-use common::World;
+use btl_testing::World;
 
 #[test]
 fn messages_that_find_no_receive_arrive_once_and_in_order() {

@@ -2,10 +2,8 @@
 //! come of them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
-mod common;
-
-use common::memory::Memory;
-use common::{ECHO, World, config};
+use btl_testing::memory::Memory;
+use btl_testing::{ECHO, World, config};
 use mca_btl_oxib::transport::Settled;
 use mca_btl_oxib::transport::config::{Bound, Signalling};
 use proptest::prelude::*;

@@ -2,9 +2,7 @@
 //! max_unsig_wrs, max_unsig_bytes, completion high-water mark).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
-mod common;
-
-use common::{World, config};
+use btl_testing::{World, config};
 use mca_btl_oxib::transport::config::{Config, Signalling};
 use mca_btl_oxib::transport::stats::Stats;
 

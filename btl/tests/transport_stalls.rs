@@ -1,10 +1,8 @@
 //! What messages wait for is counted: a connection, a credit, an entry, a share; and how near to that they came, and their bytes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
-mod common;
-
-use common::memory::Memory;
-use common::{World, config};
+use btl_testing::memory::Memory;
+use btl_testing::{World, config};
 use mca_btl_oxib::transport::config::Signalling;
 use mca_btl_oxib::transport::stats::Stats;
 
@@ -67,7 +65,7 @@ fn bytes_are_counted_by_peer_and_those_of_a_peer_that_has_gone_stay() {
         }
         world.send(1, 0, 30);
         world.drain();
-        let of = |side: &common::Side, peer: u64| {
+        let of = |side: &btl_testing::Side, peer: u64| {
             side.transport.traffic().remove(&peer).map(|t| (t.sent, t.received))
         };
         let names: Vec<u64> = world.sides.iter().map(|side| side.name).collect();

@@ -11,15 +11,14 @@
 //! A selection of the points runs with the other tests; `OXIB_SWEEP=all` runs the whole, `OXIB_SWEEP=system` all system calls, `OXIB_SWEEP=ibcm:create_qp:3:ENOMEM` one, with its output.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
-mod common;
 #[path = "sweep/system.rs"]
 mod system;
 
-use common::child::{TempDir, role};
-use common::memory::Memory;
-use common::sweep::{Spy, Sweep, tell};
-use common::watchdog::Watchdog;
-use common::{Side, World, config, job, try_open};
+use btl_testing::child::{TempDir, role};
+use btl_testing::memory::Memory;
+use btl_testing::sweep::{Spy, Sweep, tell};
+use btl_testing::watchdog::Watchdog;
+use btl_testing::{Side, World, config, job, try_open};
 use mca_btl_oxib::transport::config::Config;
 use softib::port::{LinkLayer, Settings, configure};
 use std::time::{Duration, Instant};

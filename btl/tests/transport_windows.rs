@@ -1,9 +1,7 @@
 //! The window of a per-peer queue begins small and grows with use.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
-mod common;
-
-use common::World;
+use btl_testing::World;
 use mca_btl_oxib::protocol::layout::DEFAULT;
 
 /// The window that `side` has open to its only peer on its smallest queue, and the receives posted or held for it.

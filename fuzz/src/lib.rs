@@ -35,8 +35,6 @@ mod xrc;
 
 #[path = "../../cpc/tests/sim/mod.rs"]
 mod sim;
-#[path = "../../btl/tests/common/mod.rs"]
-mod world;
 
 mod cell;
 mod datagram;

@@ -9,8 +9,8 @@
 //!
 //! The connection managers' threads are the real ones, so two runs of one input may differ in their order.
 
-use crate::world::memory::Memory;
-use crate::world::{ECHO, World, config};
+use btl_testing::memory::Memory;
+use btl_testing::{ECHO, World, config};
 use mca_btl_oxib::transport::Settled;
 use mca_btl_oxib::transport::config::{Bound, Signalling};
 use softib::faults::{self, Plan, When};

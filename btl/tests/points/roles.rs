@@ -1,9 +1,9 @@
 //! The processes of a point: two survivors, who serve, and a victim, who plays its scene until it is killed.
 
-use super::common::child::{advert_word, listen, parse_advert, say};
-use super::common::memory::Memory;
-use super::common::watchdog::Watchdog;
-use super::common::{PATIENCE, config, open};
+use btl_testing::child::{advert_word, listen, parse_advert, say};
+use btl_testing::memory::Memory;
+use btl_testing::watchdog::Watchdog;
+use btl_testing::{PATIENCE, config, open};
 use mca_btl_oxib::transport::config::Config;
 use mca_btl_oxib::transport::{Attempt, EpId, Transport, Upcall};
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! What a seed stands for: processes, their settings, a plan of faults.
 
-use crate::common::config;
-use crate::common::rng::Rng;
+use btl_testing::config;
+use btl_testing::rng::Rng;
 use mca_btl_oxib::protocol::layout::{DEFAULT, IWARP};
 use mca_btl_oxib::transport::config::{Bound, Config, Eager, Signalling};
 use softib::faults::{Outage, Plan, When};
@@ -118,18 +118,18 @@ fn of_rdmacm(rng: &mut Rng) -> (Settings, &'static str) {
 
 /// Half of all runs have a fabric without faults, whose requests take the short ways.
 fn plan(rng: &mut Rng, has_p: bool, breaks: bool) -> Plan {
-    let mut plan = Plan { seed: rng.next(), ..Plan::default() };
+    let mut plan = Plan { seed: rng.word(), ..Plan::default() };
     if rng.below(2) == 0 {
         return plan;
     }
     let mut percent = |most: usize| if rng.below(2) == 0 { 0 } else { rng.below(most * 10_000) as u32 };
     (plan.drop, plan.duplicate, plan.reorder) = (percent(40), percent(30), percent(30));
     if rng.below(4) == 0 {
-        plan.delay = Duration::from_micros(1 + rng.next() % 300);
+        plan.delay = Duration::from_micros(1 + rng.word() % 300);
     }
     // A per-peer queue does not meet with a peer that is not ready: its sends fail then.
     if !has_p && rng.below(2) == 0 {
-        plan.rnr = Some((when(rng, 8), Duration::from_micros(50 + rng.next() % 5000)));
+        plan.rnr = Some((when(rng, 8), Duration::from_micros(50 + rng.word() % 5000)));
     }
     if breaks {
         break_requests(rng, &mut plan);
@@ -147,7 +147,7 @@ fn break_requests(rng: &mut Rng, plan: &mut Plan) {
     }
     if rng.below(4) == 0 {
         let (after, lasts) =
-            (Duration::from_micros(rng.next() % 20_000), Duration::from_micros(rng.next() % 900_000));
+            (Duration::from_micros(rng.word() % 20_000), Duration::from_micros(rng.word() % 900_000));
         plan.port_down = Some(Outage { after, lasts, port: None });
     }
 }
@@ -163,5 +163,5 @@ fn out_of_step(when: When) -> When {
 
 /// The n-th, or every n-th, but not too often.
 fn when(rng: &mut Rng, least: u64) -> When {
-    if rng.below(2) == 0 { When::At(1 + rng.next() % 100) } else { When::Every(least + rng.next() % 100) }
+    if rng.below(2) == 0 { When::At(1 + rng.word() % 100) } else { When::Every(least + rng.word() % 100) }
 }

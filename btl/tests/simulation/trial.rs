@@ -4,11 +4,11 @@
 //! and no endpoint fails. Afterwards the pair is *broken*: endpoints may fail, messages may be lost, but none comes twice, out of order
 //! or changed, and none of a former life. It is sound again when both ends have been removed and made anew.
 
-use crate::common::memory::Memory;
-use crate::common::pace::Virtual;
-use crate::common::rng::Rng;
-use crate::common::{ECHO, ECHO_THIRD, World, seed_managers};
 use crate::schedule::{Setting, is_of_rdmacm, setting};
+use btl_testing::memory::Memory;
+use btl_testing::pace::Virtual;
+use btl_testing::rng::Rng;
+use btl_testing::{ECHO, ECHO_THIRD, World, seed_managers};
 use mca_btl_oxib::transport::Settled;
 use softib::faults::{self, EventFault, Plan};
 use softib::port::configure;
@@ -249,7 +249,7 @@ impl Trial {
             faults::set_port(true).expect("an open device");
         }
         let mut config = self.setting.config.clone();
-        seed_managers(&mut config, self.seed ^ self.rng.next(), victim as u64);
+        seed_managers(&mut config, self.seed ^ self.rng.word(), victim as u64);
         if !self.world.kill(victim, config) {
             return;
         }
@@ -271,7 +271,7 @@ impl Trial {
     /// A connected queue pair goes to the error state.
     fn break_one(&mut self) {
         if self.setting.breaks && self.rng.below(2) == 0 {
-            let event = EventFault::named("qp-fatal", 1 + self.rng.next() % 6).expect("a name");
+            let event = EventFault::named("qp-fatal", 1 + self.rng.word() % 6).expect("a name");
             faults::raise(event).expect("an open device");
         }
     }

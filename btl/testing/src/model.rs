@@ -18,7 +18,7 @@ impl Message {
     pub fn fill(&self, out: &mut [u8]) {
         let mut rng = Rng::new(self.id << 20 | self.len as u64);
         for chunk in out.chunks_mut(8) {
-            let bytes = rng.next().to_le_bytes();
+            let bytes = rng.word().to_le_bytes();
             chunk.copy_from_slice(&bytes[..chunk.len()]);
         }
     }

@@ -9,7 +9,9 @@
 //! Seeds are fixed and printed; OXIB_SEED=n explores others. Nothing sleeps: every wait has a
 //! deadline that panics with the books of all sides, and a watchdog ends the process if a call does
 //! not return.
-#![allow(dead_code, missing_debug_implementations, reason = "each test binary uses a part")]
+//!
+//! A crate of its own: `Transport` is generic, so each test binary that made one of its own compiled all of the transport again.
+#![allow(missing_debug_implementations, reason = "nobody prints a world")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
 pub mod child;

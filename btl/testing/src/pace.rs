@@ -65,7 +65,7 @@ impl Virtual {
         self.quiet = if moved { 0 } else { self.quiet + 1 };
         (self.last, self.soonest) = (state, soonest);
         let before = timing::now();
-        self.simulation.advance(Duration::from_nanos(500 + self.rng.next() % 20_000));
+        self.simulation.advance(Duration::from_nanos(500 + self.rng.word() % 20_000));
         if self.quiet >= QUIET {
             let far = before + FAR;
             self.simulation.advance_to(soonest.map_or(far, |soonest| soonest.min(far)));

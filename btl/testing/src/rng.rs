@@ -20,7 +20,8 @@ impl Rng {
         Rng::new(seed)
     }
 
-    pub fn next(&mut self) -> u64 {
+    /// Any 64 bits (splitmix64).
+    pub fn word(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.state;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -30,7 +31,7 @@ impl Rng {
 
     /// A number below `end`.
     pub fn below(&mut self, end: usize) -> usize {
-        (self.next() % end.max(1) as u64) as usize
+        (self.word() % end.max(1) as u64) as usize
     }
 
     /// A length up to `max`: small ones, large ones and the edges all come up often.
