@@ -5,6 +5,7 @@
 
 use btl_testing::{World, config};
 use mca_btl_oxib::protocol::eager::LONGEST;
+use mca_btl_oxib::transport::Glance;
 use mca_btl_oxib::transport::config::{Config, Eager};
 use mca_btl_oxib::transport::stats::Stats;
 
@@ -63,6 +64,58 @@ fn short_messages_to_a_peer_that_sends_some_go_into_its_ring() {
     }
     let after = stats(&world, 0);
     assert_eq!(after.sent_eager - before.sent_eager, sent, "{after}");
+    world.drain();
+    world.close();
+}
+
+/// Side 0 looks around until glances follow.
+fn until_glances(world: &mut World) {
+    for _ in 0..1000 {
+        look(world, 1);
+        if world.sides[0].transport.glance() == Glance::Nothing {
+            return;
+        }
+    }
+    panic!("no glance follows a look that has found nothing: {}", world.books());
+}
+
+#[test]
+fn a_glance_finds_what_lands_and_leaves_all_else_to_a_look() {
+    let mut world = world("glances", Eager { slots: 256, threshold: 4, most: 2, cooling: 128 }, 2);
+    open_rings(&mut world, (0, 1));
+    for (len, found) in
+        [(0, Glance::Landed), (30, Glance::Landed), (110, Glance::Landed), (30_000, Glance::Unclear)]
+    {
+        exchange(&mut world, (1, 0), 8, len.min(110));
+        until_glances(&mut world);
+        world.send(1, 0, len);
+        let glances =
+            (0..8).map(|_| world.sides[0].transport.glance()).find(|glance| *glance != Glance::Nothing);
+        assert_eq!(glances, Some(found), "{len} bytes: {}", world.books());
+        world.drain();
+    }
+    // One in four where the last message was longer than what is waited for with each look.
+    exchange(&mut world, (1, 0), 8, 1000);
+    until_glances(&mut world);
+    world.send(1, 0, 1000);
+    assert!((0..4).any(|_| world.sides[0].transport.glance() == Glance::Landed), "{}", world.books());
+    world.drain();
+    // Our own signalled request: its completion is a look's.
+    until_glances(&mut world);
+    world.send(0, 1, 30_000);
+    world.complete();
+    assert_eq!(world.sides[0].transport.glance(), Glance::Unclear);
+    world.drain();
+    world.close();
+}
+
+#[test]
+fn glances_end_when_something_is_due() {
+    let mut world = world("glances end", Eager { slots: 256, threshold: 4, most: 2, cooling: 128 }, 2);
+    open_rings(&mut world, (0, 1));
+    until_glances(&mut world);
+    let glances = (0..1000).take_while(|_| world.sides[0].transport.glance() == Glance::Nothing).count();
+    assert!((1..128).contains(&glances), "{glances} glances in a row");
     world.drain();
     world.close();
 }

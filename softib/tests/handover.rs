@@ -20,19 +20,26 @@ struct Shared {
     sequence: AtomicU32,
     watched: AtomicU32,
     bits: AtomicU64,
+    marked: AtomicU32,
     bell: AtomicU32,
 }
 
 fn shared(watched: u32) -> Arc<Shared> {
     let (tag, watched, sequence) = (AtomicU32::new(0), AtomicU32::new(watched), AtomicU32::new(0));
-    Arc::new(Shared { tag, sequence, watched, bits: AtomicU64::new(0), bell: AtomicU32::new(0) })
+    let (bits, marked, bell) = (AtomicU64::new(0), AtomicU32::new(0), AtomicU32::new(0));
+    Arc::new(Shared { tag, sequence, watched, bits, marked, bell })
 }
 
 /// Sends one message; true if it woke the device thread.
 fn send(shared: &Shared) -> bool {
     handover::mark(&shared.tag, 0);
     !handover::is_watched(&shared.watched, full)
-        && handover::announce(&shared.bits, 1, &shared.bell, true, full)
+        && handover::announce((&shared.bits, 1), &shared.marked, &shared.bell, true, full)
+}
+
+/// Takes the marks, as a poll and the device thread do.
+fn take(bits: &AtomicU64, marked: &AtomicU32) -> u64 {
+    if handover::take_marked(marked) { handover::take(bits) } else { 0 }
 }
 
 fn arrived(shared: &Shared) -> bool {
@@ -50,7 +57,7 @@ fn a_message_sent_while_control_is_given_back_is_seen_or_rings_the_bell() {
         handover::unwatch(&shared.watched, full);
         let mut seen = arrived(&shared);
         handover::ask_for_bell(&shared.bell, full);
-        if handover::take(&shared.bits) != 0 {
+        if take(&shared.bits, &shared.marked) != 0 {
             assert!(arrived(&shared));
             seen = true;
         }
@@ -101,16 +108,18 @@ fn a_message_sent_while_the_application_takes_over_is_seen_by_its_polls() {
 #[test]
 fn two_senders_wake_a_sleeper_once_and_both_are_found() {
     loom::model(|| {
-        let (bits, bell) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU32::new(0)));
+        let shared = shared(0);
         let senders = [1u64, 2].map(|ring| {
-            let (bits, bell) = (bits.clone(), bell.clone());
-            loom::thread::spawn(move || handover::announce(&*bits, ring, &*bell, ring == 2, full))
+            let shared = shared.clone();
+            loom::thread::spawn(move || {
+                handover::announce((&shared.bits, ring), &shared.marked, &shared.bell, ring == 2, full)
+            })
         });
-        handover::ask_for_bell(&*bell, full);
-        let seen = handover::take(&*bits);
+        handover::ask_for_bell(&shared.bell, full);
+        let seen = take(&shared.bits, &shared.marked);
         let rung = senders.map(|sender| sender.join().unwrap());
         assert!(rung.iter().filter(|rung| **rung).count() <= 1);
-        let left = handover::take(&*bits);
+        let left = take(&shared.bits, &shared.marked);
         assert_eq!(seen | left, 3);
         assert!(left == 0 || rung.contains(&true), "a mark was set and no thread was woken");
     });
@@ -120,14 +129,16 @@ fn two_senders_wake_a_sleeper_once_and_both_are_found() {
 #[test]
 fn what_is_urgent_is_found_by_a_thread_that_stands_in_or_wakes_it() {
     loom::model(|| {
-        let (bits, bell) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU32::new(0)));
+        let shared = shared(0);
         let sender = {
-            let (bits, bell) = (bits.clone(), bell.clone());
-            loom::thread::spawn(move || handover::announce(&*bits, 1, &*bell, true, full))
+            let shared = shared.clone();
+            loom::thread::spawn(move || {
+                handover::announce((&shared.bits, 1), &shared.marked, &shared.bell, true, full)
+            })
         };
-        handover::ask_for_bell(&*bell, full);
-        let found = handover::take(&*bits) != 0;
-        let sleeps = handover::ask_if_urgent(&*bell);
+        handover::ask_for_bell(&shared.bell, full);
+        let found = take(&shared.bits, &shared.marked) != 0;
+        let sleeps = handover::ask_if_urgent(&shared.bell);
         let rung = sender.join().unwrap();
         assert!(found || rung || !sleeps, "the thread sleeps on something urgent");
         assert!(sleeps || rung, "it does not sleep, and nobody has woken it");

@@ -7,7 +7,12 @@ use std::sync::atomic::Ordering;
 
 /// Owner: whether it is in. Its bias was `bias` when it came, and may be gone.
 #[inline(always)]
-pub fn enter(inside: &impl Word<bool>, bias: &impl Word<usize>, mine: usize, fence: impl FnOnce()) -> bool {
+pub fn enter<B: PartialEq>(
+    inside: &impl Word<bool>,
+    bias: &impl Word<B>,
+    mine: B,
+    fence: impl FnOnce(),
+) -> bool {
     inside.store(true, Ordering::Relaxed);
     fence();
     // Acquire: what a visitor did before it gave the bias back.
@@ -18,14 +23,15 @@ pub fn enter(inside: &impl Word<bool>, bias: &impl Word<usize>, mine: usize, fen
     is_mine
 }
 
-/// Visitor, which holds the mutex: takes the bias away, and waits until its owner is out.
-pub fn evict(
-    bias: &impl Word<usize>,
+/// Visitor, which holds the mutex: takes the bias away, which is `unowned` from then on, and waits until its owner is out.
+pub fn evict<B>(
+    bias: &impl Word<B>,
+    unowned: B,
     inside: &impl Word<bool>,
     fence: impl FnOnce(),
     mut pause: impl FnMut(),
 ) {
-    bias.store(0, Ordering::SeqCst);
+    bias.store(unowned, Ordering::SeqCst);
     fence();
     while inside.load(Ordering::Acquire) {
         pause();

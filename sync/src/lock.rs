@@ -19,13 +19,12 @@ use crate::barrier::Barrier;
 use crate::bias::{enter, evict};
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, compiler_fence};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-/// One more than threads that can ever be owners, for the first cell belongs to no thread; later
-/// threads use the mutex.
-const CELLS: usize = 16;
+/// Threads that can ever be owners; later ones use the mutex.
+const CELLS: usize = 15;
 /// Acquisitions in a row that make an owner.
 const STREAK: u32 = 256;
 /// A bias that lasts for so long is worth its visits, which cost some microseconds each.
@@ -58,11 +57,18 @@ struct History {
     rested: Instant,
 }
 
+/// The owner's cell while there is no owner: every thread needs the mutex.
+static UNOWNED: Cell = Cell { thread: AtomicUsize::new(0), inside: AtomicBool::new(false) };
+
+fn unowned() -> *mut Cell {
+    std::ptr::from_ref(&UNOWNED).cast_mut()
+}
+
 /// Guards a value.
 pub struct Lock<T> {
-    /// Index of the owner's cell; 0: every thread needs the mutex.
-    bias: AtomicUsize,
-    cells: [Cell; CELLS],
+    /// The owner's cell, one of the following, or [`UNOWNED`].
+    bias: AtomicPtr<Cell>,
+    cells: Box<[Cell; CELLS]>,
     mutex: Mutex<History>,
     barrier: Barrier,
     value: UnsafeCell<T>,
@@ -70,7 +76,7 @@ pub struct Lock<T> {
 
 impl<T> std::fmt::Debug for Lock<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Lock(bias {})", self.bias.load(Ordering::Relaxed))
+        write!(f, "Lock(bias {:?})", self.bias())
     }
 }
 
@@ -80,7 +86,7 @@ unsafe impl<T: Send> Sync for Lock<T> {}
 enum Held<'a> {
     Bias(&'a Cell),
     /// The mutex, and the bias to restore.
-    Mutex(#[allow(dead_code)] MutexGuard<'a, History>, usize),
+    Mutex(#[allow(dead_code)] MutexGuard<'a, History>, *mut Cell),
 }
 
 /// The right to the value, for as long as it lives.
@@ -96,6 +102,7 @@ impl<T> std::fmt::Debug for Guard<'_, T> {
 }
 
 /// The owner's right to the value: what [`Lock::lock`] gives it, without the other way in to tell apart.
+#[repr(C)] // two registers, also of a C function
 pub struct Owned<'a, T> {
     value: &'a UnsafeCell<T>,
     cell: &'a Cell,
@@ -116,7 +123,7 @@ impl<T> Lock<T> {
     fn over(value: T, barrier: Barrier) -> Lock<T> {
         let history = History::begin_at(Instant::now());
         Lock {
-            bias: AtomicUsize::new(0),
+            bias: AtomicPtr::new(unowned()),
             cells: Default::default(),
             mutex: Mutex::new(history),
             barrier,
@@ -142,13 +149,20 @@ impl<T> Lock<T> {
 
     #[inline(always)]
     fn enter_biased(&self, me: usize) -> Option<&Cell> {
-        let bias = self.bias.load(Ordering::Relaxed);
-        let cell = &self.cells[bias % CELLS];
+        let cell = self.bias();
         if cell.thread.load(Ordering::Relaxed) != me {
             return None;
         }
+        let mine = std::ptr::from_ref(cell).cast_mut();
         // The visitor's membarrier is the fence.
-        enter(&cell.inside, &self.bias, bias, || compiler_fence(Ordering::SeqCst)).then_some(cell)
+        enter(&cell.inside, &self.bias, mine, || compiler_fence(Ordering::SeqCst)).then_some(cell)
+    }
+
+    /// The owner's cell.
+    #[inline(always)]
+    fn bias(&self) -> &Cell {
+        // SAFETY: `bias` is that of a static cell or of one of `cells`, which live as long as the lock and are used through shared references.
+        unsafe { &*self.bias.load(Ordering::Relaxed) }
     }
 
     #[cold]
@@ -170,40 +184,43 @@ impl<T> Lock<T> {
 
     fn visit<'a>(&'a self, mut history: MutexGuard<'a, History>) -> Guard<'a, T> {
         let me = thread_id();
-        let bias = self.bias.load(Ordering::Relaxed);
-        let keep = match bias {
-            0 => self.new_bias(&mut history, me),
-            owner if self.cells[owner].thread.load(Ordering::Relaxed) == me => bias,
-            owner => {
-                self.evict(owner);
-                if history.too_many_visits(Instant::now) { 0 } else { bias }
-            }
+        let owner = self.bias();
+        let bias = std::ptr::from_ref(owner).cast_mut();
+        let keep = if bias == unowned() {
+            self.new_bias(&mut history, me)
+        } else if owner.thread.load(Ordering::Relaxed) == me {
+            bias
+        } else {
+            self.evict(owner);
+            if history.too_many_visits(Instant::now) { unowned() } else { bias }
         };
         Guard { lock: self, held: Held::Mutex(history, keep) }
     }
 
     /// The bias to set when this thread, which found none, leaves.
-    fn new_bias(&self, history: &mut History, me: usize) -> usize {
+    fn new_bias(&self, history: &mut History, me: usize) -> *mut Cell {
         if history.last != me {
             (history.last, history.streak) = (me, 0);
         }
         history.streak += 1;
         if history.streak < STREAK || !self.barrier.works || !history.grant(Instant::now()) {
-            return 0;
+            return unowned();
         }
-        let own = (1..CELLS).find(|&at| [me, 0].contains(&self.cells[at].thread.load(Ordering::Relaxed)));
-        own.inspect(|&at| self.cells[at].thread.store(me, Ordering::Relaxed)).unwrap_or(0)
+        let own = self.cells.iter().find(|cell| [me, 0].contains(&cell.thread.load(Ordering::Relaxed)));
+        let Some(own) = own else { return unowned() };
+        own.thread.store(me, Ordering::Relaxed);
+        std::ptr::from_ref(own).cast_mut()
     }
 
     /// Takes the bias away and waits until its owner is out.
-    fn evict(&self, owner: usize) {
+    fn evict(&self, owner: &Cell) {
         let fence = || {
             if !self.barrier.own_threads() {
                 log::error!("membarrier stopped working: two threads may be where one should be");
             }
         };
         let mut looks = 0;
-        evict(&self.bias, &self.cells[owner].inside, fence, || {
+        evict(&self.bias, unowned(), &owner.inside, fence, || {
             looks += 1;
             if looks < 100 { std::hint::spin_loop() } else { std::thread::yield_now() }
         });

@@ -1,7 +1,7 @@
 //! What the protocols between threads and processes ask of a word: an atomic of a mapping or, in the tests of a build with `--cfg loom`,
 //! one of loom's, which runs the same functions in all interleavings.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 /// A word that several threads use at once.
 pub trait Word<T> {
@@ -30,8 +30,8 @@ pub trait Count<T>: Word<T> {
 }
 
 macro_rules! word {
-    ($fence:path: $($atomic:ty, $value:ty;)*) => {$(
-        impl Word<$value> for $atomic {
+    ($fence:path: $($atomic:ty, $value:ty $(, $of:ident)?;)*) => {$(
+        impl$(<$of>)? Word<$value> for $atomic {
             #[inline(always)]
             fn load(&self, order: Ordering) -> $value {
                 <$atomic>::load(self, order)
@@ -74,7 +74,7 @@ macro_rules! number {
     )*};
 }
 
-word! { fence: AtomicU32, u32; AtomicU64, u64; AtomicUsize, usize; AtomicBool, bool; }
+word! { fence: AtomicU32, u32; AtomicU64, u64; AtomicUsize, usize; AtomicBool, bool; AtomicPtr<T>, *mut T, T; }
 number! { AtomicU32, u32; AtomicU64, u64; AtomicUsize, usize; }
 
 /// The same of loom's atomics.

@@ -51,7 +51,7 @@ impl Lock {
         let _mutex = self.mutex.lock().unwrap();
         let bias = self.bias.load(Ordering::Relaxed);
         if bias == OWNER && !owns {
-            evict(&self.bias, &self.inside, full, loom::thread::yield_now);
+            evict(&self.bias, 0, &self.inside, full, loom::thread::yield_now);
         }
         self.count();
         self.bias.store(bias, Ordering::Release);

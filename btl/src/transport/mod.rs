@@ -60,6 +60,7 @@ pub use endpoint::{EpId, state, timeline, traffic};
 pub use link::{AddError, Removal, Settled};
 pub use port::buffer::SendBuf;
 pub use port::{config, device, near};
+pub use rx::Glance;
 pub use tx::{Attempt, NotBegun, flush};
 pub use upcall::{Delivery, Upcall};
 

@@ -22,6 +22,10 @@ impl CqId {
     }
 }
 
+/// A poll has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Broken;
+
 /// A completion queue.
 #[derive(Debug)]
 pub struct Cq {
@@ -97,21 +101,21 @@ impl Cq {
         word.inspect(|word| placed::announce(word)).is_some()
     }
 
-    /// Takes completions, in order, in place of those that `into` still has; how many.
+    /// Takes completions, in order, in place of those that `into` still has; how many. Without any, `into` stays as it is.
     ///
     /// # Errors
     /// The queue is broken: it overran, or the device is gone.
     #[inline]
     pub fn poll<const N: usize>(&self, into: &mut Completions<N>) -> Result<usize, Error> {
-        self.poll_times(into, 1)
+        self.poll_times(into, 1).map_err(|Broken| self.broken())
     }
 
     /// The same up to `times` times, until there is one.
     ///
     /// # Errors
-    /// As [`Cq::poll`].
+    /// As [`Cq::poll`]; [`Cq::broken`] says so in words.
     #[inline(always)] // with every look
-    pub fn poll_times<const N: usize>(&self, into: &mut Completions<N>, times: u32) -> Result<usize, Error> {
+    pub fn poll_times<const N: usize>(&self, into: &mut Completions<N>, times: u32) -> Result<usize, Broken> {
         let (raw, poll) = (self.raw.as_ptr(), self.poll);
         for _ in 0..times {
             // SAFETY: a live queue, its driver's function, and room for `N` completions. The verb writes as many as it returns,
@@ -119,7 +123,7 @@ impl Cq {
             match unsafe { into.refill(|room| poll(raw, N as c_int, room)) } {
                 Ok(0) => {}
                 Ok(found) => return Ok(found),
-                Err(_) => return Err(self.broken()),
+                Err(_) => return Err(Broken),
             }
         }
         Ok(0)
@@ -127,7 +131,7 @@ impl Cq {
 
     /// A negative count says that it is so, and not why (ibv_poll_cq(3)).
     #[cold]
-    fn broken(&self) -> Error {
+    pub fn broken(&self) -> Error {
         Error::new("ibv_poll_cq", self.context.name(), libc::EIO)
     }
 

@@ -29,6 +29,11 @@ enum Memory {
     Shared(NonNull<u8>, unsafe extern "C" fn(*mut c_void) -> c_int),
 }
 
+// SAFETY: a mapping or a piece of one, and a function that any thread may call; what is in it is reached by the owners of a `Memory` only.
+unsafe impl Send for Memory {}
+// SAFETY: shared references give out its address only.
+unsafe impl Sync for Memory {}
+
 impl Memory {
     fn new(pd: &Pd, len: usize) -> Result<Memory, Error> {
         let table = pd.context().table();
@@ -69,8 +74,30 @@ pub struct Landing {
     lent: usize,
     /// The registration goes first.
     mr: ManuallyDrop<Mr>,
-    memory: ManuallyDrop<Memory>,
+    memory: ManuallyDrop<Arc<Memory>>,
 }
+
+/// A word of a [`Landing`], for who looks at it again and again. It keeps the memory, which may be registered no more.
+#[derive(Debug)]
+pub struct Watch {
+    word: NonNull<AtomicU64>,
+    memory: Arc<Memory>,
+}
+
+impl Watch {
+    /// The word; what was written before it can be read then. The line before it is asked for, too.
+    #[inline(always)] // with every look
+    pub fn word(&self) -> u64 {
+        prefetch(self.word.cast(), 0usize.wrapping_sub(LINE));
+        // SAFETY: a word of `memory`; atomics tolerate other writers.
+        unsafe { self.word.as_ref() }.load(Ordering::Acquire)
+    }
+}
+
+// SAFETY: it loads a word of memory that it keeps, and that any thread may read.
+unsafe impl Send for Watch {}
+// SAFETY: shared references load that word.
+unsafe impl Sync for Watch {}
 
 /// A word of a [`Landing`], and so many bytes before it.
 #[derive(Debug)]
@@ -109,7 +136,7 @@ impl WordRead<'_> {
     }
 }
 
-// SAFETY: it owns its memory, which only it and what it has lent reach in this process.
+// SAFETY: it owns its memory, which only it, what it has lent and what watches a word of it reach in this process.
 unsafe impl Send for Landing {}
 // SAFETY: shared references load words.
 unsafe impl Sync for Landing {}
@@ -120,7 +147,7 @@ impl Landing {
     /// # Errors
     /// There is no memory, or no registration for it.
     pub fn new(pd: &Arc<Pd>, len: usize) -> Result<Landing, Error> {
-        let memory = Memory::new(pd, len)?;
+        let memory = Arc::new(Memory::new(pd, len)?);
         let (at, access) = (memory.start(), Access::LOCAL_WRITE | Access::REMOTE_WRITE);
         // SAFETY: the memory is ours and goes behind its registration. What peers write is taken for bytes that may be anything.
         let mr = unsafe { Mr::register(pd, at.as_ptr(), len, access) }?;
@@ -139,6 +166,18 @@ impl Landing {
             Some(word) => word.load(Ordering::Acquire),
             None => 0,
         }
+    }
+
+    /// Has `watch` look at this place, counted in words, from now on. Whether there is one.
+    #[inline]
+    pub fn watch(&self, place: usize, watch: &mut Option<Watch>) -> bool {
+        let word = self.word_at(place).map(NonNull::from);
+        match (word, &mut *watch) {
+            (Some(word), Some(watch)) if Arc::ptr_eq(&watch.memory, &self.memory) => watch.word = word,
+            (Some(word), _) => *watch = Some(Watch { word, memory: Arc::clone(&self.memory) }),
+            (None, _) => *watch = None,
+        }
+        word.is_some()
     }
 
     /// Changes the word that this place, counted in words, is of. Nothing is done where there is none.

@@ -283,7 +283,7 @@ impl<const N: usize> Completions<N> {
         Some(Completion(Wc(wc)))
     }
 
-    /// Fills it anew by one call; how many there are, or what is below 0.
+    /// Fills it anew by one call, in place of what it has; how many there are, or what is below 0. If there are none it stays as it is.
     ///
     /// # Safety
     /// `poll` writes as many completions as it returns, no more than `N`, from the front of the room,
@@ -295,7 +295,6 @@ impl<const N: usize> Completions<N> {
     ) -> Result<usize, c_int> {
         let got = poll(self.wcs.as_mut_ptr().cast());
         if got <= 0 {
-            self.next = self.len;
             return if got == 0 { Ok(0) } else { Err(got) };
         }
         (self.next, self.len) = (0, got as usize);

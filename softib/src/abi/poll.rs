@@ -20,29 +20,15 @@ use sync::{Owned, thread_id};
 
 /// `ibv_poll_cq(3)`.
 pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
-    if count > 0
-        && let Ok(engine) = engine()
-        && let Some(mut state) = engine.enter_as_owner()
+    if let Ok(engine) = engine()
+        && let Some(state) = engine.enter_to_poll()
     {
         engine.shared.polled();
-        // SAFETY: the program passes room for `count` completions, which is one at least.
-        match state.poll_short::<true>(cq_key(cq), unsafe { &mut *wc.cast() }) {
-            Short::Nothing => return 0,
-            Short::Taken if count == 1 || !state.has_next() => return 1,
-            Short::Other => {
-                // SAFETY: the program passes room for `count` completions.
-                let polled = poll_waiting(state, cq_key(cq), unsafe { room(count, wc) });
-                if let Some(polled) = polled {
-                    return polled as c_int;
-                }
-            }
-            // SAFETY: the program passes a CQ of ours and room for `count` completions.
-            Short::Careful => return unsafe { poll_other::<false>(engine, state, (cq, count, wc)) },
-            // SAFETY: the program passes a CQ of ours and room for `count` completions.
-            Short::OverXrc => return unsafe { poll_other::<true>(engine, state, (cq, count, wc)) },
-            // SAFETY: the program passes a CQ of ours and room for `count` completions.
-            first => return unsafe { poll_on(engine, state, (cq, count, wc), first) },
+        if state.still.holds(cq) {
+            return 0;
         }
+        // SAFETY: the program passes a CQ of ours and room for `count` completions.
+        return unsafe { poll_shortly(cq, count, wc, state, engine) };
     }
     // SAFETY: the program passes a CQ of ours and room for `count` completions.
     unsafe { poll_generally(cq, count, wc) }
@@ -52,6 +38,46 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc)
 #[inline(never)]
 fn poll_waiting(mut state: Owned<'_, State>, key: usize, out: &mut [MaybeUninit<ibv_wc>]) -> Option<usize> {
     catch_unwind(AssertUnwindSafe(|| state.poll_waiting(key, out))).unwrap_or(None)
+}
+
+/// A poll that may find something.
+///
+/// # Safety
+/// A queue of ours, and room for that many completions.
+#[inline(never)]
+unsafe extern "C" fn poll_shortly(
+    cq: *mut ibv_cq,
+    count: c_int,
+    wc: *mut ibv_wc,
+    mut state: Owned<'_, State>,
+    engine: &Engine,
+) -> c_int {
+    state.still.forget();
+    if count < 1 {
+        return 0;
+    }
+    // SAFETY: the caller passes room for one completion at least.
+    match state.poll_short::<true>(cq_key(cq), unsafe { &mut *wc.cast() }) {
+        Short::Nothing => {
+            state.note_still(cq);
+            0
+        }
+        Short::Taken if count == 1 || !state.has_next() => 1,
+        // SAFETY: as the caller promises.
+        Short::Careful => unsafe { poll_other::<false>(engine, state, (cq, count, wc)) },
+        // SAFETY: as the caller promises.
+        Short::OverXrc => unsafe { poll_other::<true>(engine, state, (cq, count, wc)) },
+        Short::Other => {
+            // SAFETY: the caller passes room for `count` completions.
+            match poll_waiting(state, cq_key(cq), unsafe { room(count, wc) }) {
+                Some(polled) => polled as c_int,
+                // SAFETY: as the caller promises.
+                None => unsafe { poll_generally(cq, count, wc) },
+            }
+        }
+        // SAFETY: as the caller promises.
+        first => unsafe { poll_on(engine, state, (cq, count, wc), first) },
+    }
 }
 
 /// The next message is longer than a cell, or comes over XRC, and is alone most often.

@@ -2,8 +2,8 @@
 
 use super::barrier::Barrier;
 use crate::shm::handover;
-use crate::shm::layout::{BITMAP, RINGS};
-use crate::shm::map::Words;
+use crate::shm::layout::{BITMAP, MARKED, RINGS};
+use crate::shm::map::{Word, Words};
 use crate::shm::parts::Inlets;
 use crate::shm::ring::RecvRing;
 use std::sync::Arc;
@@ -65,6 +65,8 @@ impl Hot {
 pub struct Inbound {
     /// One bit for each ring that has something and is not watched.
     pub(super) bitmap: Words<{ RINGS / 64 }>,
+    /// Whether one may be set.
+    pub(super) marked: Word,
     pub(super) inlets: Arc<Inlets>,
     /// As far as they have been looked at: senders claim them from the first on.
     pub(super) rings: Vec<Option<RecvRing>>,
@@ -86,6 +88,7 @@ impl Inbound {
     pub fn new(inlets: Arc<Inlets>, barrier: Barrier) -> Inbound {
         Inbound {
             bitmap: inlets.tables().words(BITMAP),
+            marked: inlets.tables().word(MARKED),
             inlets,
             rings: Vec::new(),
             hot: Vec::new(),
@@ -155,14 +158,13 @@ impl Inbound {
 
     /// Announces a ring to ourselves.
     pub(super) fn mark(&self, ring: usize) {
-        self.bitmap[ring / 64].fetch_or(1 << (ring % 64), Ordering::SeqCst);
+        handover::set_mark((&self.bitmap[ring / 64], 1 << (ring % 64)), &*self.marked);
     }
 
-    /// Whether a ring that is not watched has something. All words are looked at: they are one cache line, and how many of them are in use
-    /// is in another.
+    /// Whether a ring that is not watched may have something.
     #[inline]
     pub(super) fn announced(&self) -> bool {
-        self.bitmap.iter().fold(0, |bits, word| bits | word.load(Ordering::Relaxed)) != 0
+        handover::is_marked(&*self.marked)
     }
 
     /// A look at one word: false is the answer nearly always, and what an idle poll costs.

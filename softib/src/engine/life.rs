@@ -4,6 +4,7 @@ use super::barrier::Barrier;
 use super::inbound::Inbound;
 use super::shared::{DeviceThread, Shared};
 use super::state::State;
+use super::still::Still;
 use super::{ENGINE, Engine, current, thread};
 use crate::errno::Errno;
 use crate::fabric::{Ports, processors};
@@ -106,7 +107,8 @@ extern "C" fn at_exit() {
         if let Some(thread) = thread {
             thread.abandon(&engine.shared);
         }
-        if let Some(state) = engine.lock.try_lock() {
+        if let Some(mut state) = engine.lock.try_lock() {
+            state.still.forget();
             for (_, domain) in &state.w.xrc.domains {
                 registry::part(state.w.peers.dir(), &domain.file, domain.holder);
             }
@@ -177,7 +179,8 @@ fn start(plan: Plan) -> Result<Engine, Errno> {
         left: Left::default(),
     };
     let inbound = Inbound::new(inlets, barrier);
-    let state = State { qps: Qps::new(), inbound, w };
+    let still = Still::new(&inbound);
+    let state = State { qps: Qps::new(), inbound, w, still };
     let shared = std::sync::Arc::new(Shared::new(map));
     if state.w.faults.is_some() {
         shared.wake_for_rounds();

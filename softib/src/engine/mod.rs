@@ -1,9 +1,9 @@
 //! The engine: one per process, shared by all open contexts, made by the first and taken down by the last.
 //!
 //! ```text
-//! state       what is under the lock               barrier     fences on other processes, by membarrier(2)
-//! inbound     the receiving side of all rings      initiators  those that work on our memory by their own hand
-//! shared      what is outside of the lock
+//! state       what is under the lock               still       what a poll has found nothing at
+//! inbound     the receiving side of all rings      barrier     fences on other processes, by membarrier(2)
+//! shared      what is outside of the lock          initiators  those that work on our memory by their own hand
 //!
 //! progress    rings and stuck sends, and who works on them
 //! shortcut    the short way of a poll              lent        the ring of which the program reads a message
@@ -30,6 +30,7 @@ mod shared;
 mod shortcut;
 /// What the lock guards.
 pub mod state;
+mod still;
 mod thread;
 
 use crate::errno::Errno;
@@ -91,12 +92,22 @@ impl Engine {
     /// Takes the engine's lock.
     #[inline]
     pub fn enter(&self) -> Guard<'_, State> {
-        self.lock.lock()
+        let mut state = self.lock.lock();
+        state.still.forget();
+        state
     }
 
     /// The same for the thread that the lock is biased to; None for others, who go the general way.
     #[inline(always)]
     pub fn enter_as_owner(&self) -> Option<Owned<'_, State>> {
+        let mut state = self.lock.lock_as_owner()?;
+        state.still.forget();
+        Some(state)
+    }
+
+    /// The same for a poll, which asks what is [still](Still) so, and forgets it before it looks further.
+    #[inline(always)]
+    pub fn enter_to_poll(&self) -> Option<Owned<'_, State>> {
         self.lock.lock_as_owner()
     }
 }

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! While the thread has control a poll is a guest: it drains what is announced, and nothing changes but that the program is known to
-//! poll. While the application has it, a few hot rings are looked at on every poll, and one line of bitmap covers all others.
+//! poll. While the application has it, a few hot rings are looked at on every poll, and one word says whether there is something in others.
 //!
 //! A program that computes and communicates by turns goes to and fro on the right side: what its peers send at the end of a turn rings no
 //! bell, moves no thread, and is found by the program's own first poll.
@@ -179,6 +179,9 @@ impl State {
     }
 
     fn take_announced(&mut self) {
+        if !handover::take_marked(&*self.inbound.marked) {
+            return;
+        }
         for word in 0..self.inbound.bitmap.len() {
             let bits = &self.inbound.bitmap[word];
             if bits.load(Ordering::Relaxed) == 0 {
@@ -237,7 +240,7 @@ impl State {
         index: usize,
         mut is_left: impl FnMut(&mut Qps, &mut World, From, &Found) -> bool,
     ) -> bool {
-        let State { qps, inbound, w } = self;
+        let State { qps, inbound, w, .. } = self;
         let Some(ring) = inbound.ring(index) else { return false };
         let from = From { incarnation: ring.incarnation };
         let mut any = false;

@@ -17,7 +17,7 @@ use crate::objects::qp::Qps;
 use crate::objects::world::{Stats, World};
 use crate::shm::cell::{Head, INLINE_MAX, PAST, op};
 use crate::shm::ring::RecvRing;
-use rdma_sys::ibv_wc;
+use rdma_sys::{ibv_cq, ibv_wc};
 use std::mem::MaybeUninit;
 
 /// Other rings are looked for once in so many messages of a ring that always has one.
@@ -36,7 +36,7 @@ impl State {
     /// yet, so there is time to get ready for the next message, and to look for other rings.
     #[inline(always)]
     pub fn poll_short<const WAITS: bool>(&mut self, key: usize, to: &mut MaybeUninit<ibv_wc>) -> Short {
-        let State { qps, inbound, w } = self;
+        let State { qps, inbound, w, .. } = self;
         w.in_burst = false;
         let open = w.cqs.get(key).is_some_and(Cq::is_open);
         if !open || !w.is_quiet() || w.lender.is_some() {
@@ -68,7 +68,7 @@ impl State {
     /// next one. What several messages of one sender have in common is looked at once.
     #[inline(always)]
     pub fn poll_run(&mut self, key: usize, out: &mut [MaybeUninit<ibv_wc>]) -> (usize, Short) {
-        let State { qps, inbound, w } = self;
+        let State { qps, inbound, w, .. } = self;
         let open = w.cqs.get(key).is_some_and(Cq::is_open);
         if !open || !w.is_quiet() || w.lender.is_some() {
             return (0, if w.lender.is_some() { Short::Lent } else { Short::Other });
@@ -108,7 +108,7 @@ impl State {
     /// or a short request for memory, and what follows of the same kind. How many completions have been handed over, if it was one of these.
     #[inline(always)]
     pub fn poll_waiting(&mut self, key: usize, out: &mut [MaybeUninit<ibv_wc>]) -> Option<usize> {
-        let State { qps, inbound, w } = self;
+        let State { qps, inbound, w, .. } = self;
         let cq = w.cqs.get(key).filter(|_| inbound.owner.is_application())?;
         if cq.len() == 1
             && let Some(to) = out.first_mut()
@@ -140,6 +140,18 @@ impl State {
         polled
     }
 
+    /// Keeps in mind that a poll of `cq` has found nothing, if that can be told from two words.
+    #[inline(always)]
+    pub fn note_still(&mut self, cq: *mut ibv_cq) {
+        let State { inbound, still, .. } = self;
+        if let [hot] = inbound.hot[..]
+            && let Some(Some(ring)) = inbound.rings.get(hot.ring)
+            && let Some(tag) = ring.awaited_tag()
+        {
+            still.note(cq, tag);
+        }
+    }
+
     /// The ring whose turn it is holds a message.
     #[inline(always)]
     pub fn has_next(&self) -> bool {
@@ -164,7 +176,7 @@ impl State {
     /// As [`Self::poll_careful`], where it is called once.
     #[inline(always)]
     pub fn poll_any<const XRC: bool>(&mut self, key: usize, to: &mut MaybeUninit<ibv_wc>) -> Short {
-        let State { qps, inbound, w } = self;
+        let State { qps, inbound, w, .. } = self;
         let Some(cq) = w.cqs.get(key) else { return Short::Other };
         let (open, placed_from) = (cq.is_open(), cq.placed_from);
         let Some(Some(ring)) = inbound.rings.get(inbound.turn) else { return Short::Other };

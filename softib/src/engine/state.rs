@@ -3,6 +3,7 @@
 //! Split in three so that one queue pair, one ring and the rest can be borrowed at the same time.
 
 use super::inbound::Inbound;
+use super::still::Still;
 use crate::objects::qp::Qps;
 use crate::objects::world::World;
 
@@ -15,4 +16,6 @@ pub struct State {
     pub inbound: Inbound,
     /// The rest.
     pub w: World,
+    /// What the last poll has found nothing at.
+    pub still: Still,
 }

@@ -79,7 +79,7 @@ impl Cells {
     }
 }
 
-impl Cell<'_> {
+impl<'a> Cell<'a> {
     /// Whether it holds what comes after `seq` others.
     #[inline]
     pub fn is_filled(&self, seq: u32) -> bool {
@@ -92,8 +92,9 @@ impl Cell<'_> {
         handover::mark(self.tag(), seq);
     }
 
+    /// The word that says which message the cell holds.
     #[inline]
-    fn tag(&self) -> &AtomicU32 {
+    pub fn tag(&self) -> &'a AtomicU32 {
         // SAFETY: a cell starts with its tag and is 128-byte aligned; atomics tolerate other processes.
         unsafe { self.at.cast::<AtomicU32>().as_ref() }
     }
@@ -175,8 +176,7 @@ impl Cell<'_> {
     /// Asks for the second line.
     #[inline(always)]
     pub fn prefetch(&self) {
-        // SAFETY: inside the cell.
-        prefetch(unsafe { self.at.add(LINE).as_ptr() });
+        prefetch_second(self.tag());
     }
 
     /// Asks for the lines behind the second that a payload of `len` bytes has.
@@ -198,6 +198,12 @@ impl Cell<'_> {
             ask(unsafe { self.at.add(line * LINE).as_ptr() });
         }
     }
+}
+
+/// Asks for the second line of the cell with this tag.
+#[inline(always)]
+pub fn prefetch_second(tag: &AtomicU32) {
+    prefetch(std::ptr::from_ref(tag).wrapping_byte_add(LINE));
 }
 
 /// Asks for the line at an address, which need not be valid: a hint.

@@ -4,8 +4,9 @@
 //!   sender                               receiver, stops watching          device thread, goes to sleep
 //!   tag = n         (release)            watched = 0                       bell = 1
 //!   fence                                fence                             fence
-//!   watched? ── yes ──> done             look at the ring once more        look at the bitmap once more
+//!   watched? ── yes ──> done             look at the ring once more        look at `marked` once more
 //!   bitmap |= ring                                                         sleep while bell == 1
+//!   marked = 1
 //!   fence
 //!   bell? ── swap to 0 ──> wake
 //! ```
@@ -13,8 +14,9 @@
 //! A thread that stands in for a program sleeps for a nap only, and sets the bell to 2 for that, when it has looked: what waits for the
 //! program's next poll does not wake it.
 //!
-//! Two store-fence-load pairs: of the tag with `watched`, and of the bitmap with `bell`. In each, one side sees the other, so no
-//! message waits unseen. Generic over the words, so that `tests/handover.rs` runs these very functions in loom.
+//! Two store-fence-load pairs: of the tag with `watched`, and of `marked` with `bell`. In each, one side sees the other, so no
+//! message waits unseen. `marked` says that the bitmap may have a bit: it is set behind the bit, and unset before the bits are taken.
+//! Generic over the words, so that `tests/handover.rs` runs these very functions in loom.
 
 use std::sync::atomic::Ordering;
 
@@ -56,16 +58,33 @@ pub const ASKED_IF_URGENT: u32 = 2;
 
 /// Sender, if the ring is not watched: marks it. True: the receiver's device thread is to be woken.
 pub fn announce(
-    bits: &impl Bits<u64>,
-    ring: u64,
+    (bits, ring): (&impl Bits<u64>, u64),
+    marked: &impl Word<u32>,
     bell: &impl Word<u32>,
     urgent: bool,
     fence: impl FnOnce(),
 ) -> bool {
-    bits.fetch_or(ring, Ordering::AcqRel);
+    set_mark((bits, ring), marked);
     fence();
     let bell_is = bell.load(Ordering::Relaxed);
     (bell_is == ASKED || urgent && bell_is == ASKED_IF_URGENT) && bell.swap(0, Ordering::AcqRel) != 0
+}
+
+/// Marks a ring.
+pub fn set_mark((bits, ring): (&impl Bits<u64>, u64), marked: &impl Word<u32>) {
+    bits.fetch_or(ring, Ordering::AcqRel);
+    marked.store(1, Ordering::Release);
+}
+
+/// Receiver: rings have been marked since the last [`take_marked`].
+#[inline(always)]
+pub fn is_marked(marked: &impl Word<u32>) -> bool {
+    marked.load(Ordering::Relaxed) != 0
+}
+
+/// Receiver, before it takes the marks: whether there are any.
+pub fn take_marked(marked: &impl Word<u32>) -> bool {
+    is_marked(marked) && marked.swap(0, Ordering::AcqRel) != 0
 }
 
 /// Receiver: stops watching. It must look at the ring once more afterwards.
@@ -74,7 +93,7 @@ pub fn unwatch(watched: &impl Word<u32>, fence: impl FnOnce()) {
     fence();
 }
 
-/// Device thread: wants to be woken. It must look at the bitmap once more before it sleeps.
+/// Device thread: wants to be woken. It must look at `marked` once more before it sleeps.
 pub fn ask_for_bell(bell: &impl Word<u32>, fence: impl FnOnce()) {
     bell.store(ASKED, Ordering::Relaxed);
     fence();
@@ -85,7 +104,7 @@ pub fn ask_if_urgent(bell: &impl Word<u32>) -> bool {
     bell.replace(ASKED, ASKED_IF_URGENT, Ordering::AcqRel)
 }
 
-/// Receiver: takes the marks; it must look at each of these rings.
+/// Receiver: takes the marks of a word; it must look at each of these rings.
 pub fn take(bits: &impl Word<u64>) -> u64 {
     bits.swap(0, Ordering::AcqRel)
 }

@@ -3,7 +3,7 @@
 //! ```text
 //! 0        header        who owns this: magic, version, boot id, nonce, life word; the first port; the first 16 rows of the qp table
 //!                        and of the ring table
-//! 3840     bells         doorbell word, inbound bitmap
+//! 3840     bells         doorbell word, inbound bitmap and the word that says whether it is empty
 //! 4 KiB    ring table    512 x 64 B, a row for each inbound ring
 //! 36 KiB   ports         7 x 320 B, those behind the first
 //! 40 KiB   group table   256 x 32 B
@@ -23,7 +23,7 @@
 /// First word of a process's segment; stored last when the header is filled.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"softib\x00\x01");
 /// Bumped with every change of anything in this file, in cells, or in the meaning of a word.
-pub const VERSION: u32 = 25;
+pub const VERSION: u32 = 26;
 
 /// Number of segments of one user: the upper bits of a QPN.
 pub const SLOTS: usize = 4096;
@@ -115,6 +115,8 @@ pub const FIRST_RINGS: usize = 16;
 pub const BELL: usize = 0xf00;
 /// One bit per inbound ring that has something and is not watched.
 pub const BITMAP: usize = 0xf40;
+/// 0: no bit of the bitmap has been set since it was looked at last.
+pub const MARKED: usize = 0xf80;
 /// The header and the bells.
 pub const HEADER_LEN: usize = 0x1000;
 
@@ -211,7 +213,8 @@ const _: () = {
     assert!(
         H_RINGS.is_multiple_of(64)
             && H_RINGS + FIRST_RINGS * RING_ENTRY <= BELL
-            && BITMAP + RINGS / 8 <= HEADER_LEN
+            && BITMAP + RINGS / 8 <= MARKED
+            && MARKED < HEADER_LEN
     );
     assert!(RING_TABLE + RINGS * RING_ENTRY <= MORE_PORTS);
     assert!(MORE_PORTS + MORE_PORTS_LEN <= GROUP_TABLE);

@@ -95,7 +95,7 @@ impl<T: GiveUp> Guarded<T> {
     ///
     /// # Safety
     /// The caller holds the lock, or no other thread calls and the value is not shared; and `f` does not come back here.
-    #[inline]
+    #[inline(always)] // with every look and every message
     pub unsafe fn enter<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         let unfinished = Unfinished(self.value.get());
         // SAFETY: the caller has seen to it that this is the only borrow.

@@ -1,6 +1,7 @@
 //! Upward: looking around, and handing what is found to Open MPI.
 //!
 //! ```text
+//!   progress_all ──> glance, and then only if there may be something: progress, of each port
 //!   progress ──> look ──> hand_up_found ──> hand_up_more ──> hand_up_others      one thread: messages, one by one, then the rest
 //!            │                    ├──> hand_up_landed ─────────────┤             the same: messages that have landed in a ring, then the rest
 //!            │                    └──> hand_up_completed ──────────┘             the same: puts and gets that are over, then the rest
@@ -12,7 +13,7 @@ use super::atomics::hand_over;
 use super::inside;
 use super::turns::Ticket;
 use super::{Cookie, FIRST, Module, Operation, Owed, State, from_raw, to_raw};
-use crate::transport::{Delivery, EpId, Landed, Transport, Upcall};
+use crate::transport::{Delivery, EpId, Glance, Landed, Transport, Upcall};
 use opal_sys::*;
 use std::ffi::c_int;
 use std::time::Instant;
@@ -39,6 +40,18 @@ impl State {
                 other => return Some((other, None)),
             }
         }
+    }
+
+    /// Looks where something may have changed.
+    #[inline(always)] // all that most calls of Open MPI's progress function do
+    fn glance(&mut self) -> Glance {
+        self.transport.as_mut().map_or(Glance::Unclear, Transport::glance)
+    }
+
+    /// The look behind a glance that has found a message.
+    #[inline(always)] // with every message that comes alone
+    fn look_landed(&mut self) -> bool {
+        self.transport.as_mut().is_some_and(Transport::look_landed)
     }
 
     /// Looks around. True if there is something for the upper layer.
@@ -180,14 +193,53 @@ impl State {
 
 impl Module {
     /// Looks around on every port.
+    #[inline(always)] // into what Open MPI calls
     pub fn progress_all() -> c_int {
-        let mut count = 0;
         let mut module = Module::linked(&FIRST);
+        while let Some(this) = module {
+            match this.glance() {
+                Glance::Nothing => module = Module::linked(&this.next),
+                Glance::Landed => return this.progress_landed(),
+                Glance::Unclear => return this.progress_all_of_it(),
+            }
+        }
+        0
+    }
+
+    /// The same from this port on.
+    #[inline(always)] // once in each way
+    fn progress_from(&'static self, first: impl FnOnce(&'static Module) -> c_int) -> c_int {
+        let mut count = first(self);
+        let mut module = Module::linked(&self.next);
         while let Some(this) = module {
             count += this.progress();
             module = Module::linked(&this.next);
         }
         count
+    }
+
+    /// The same where a glance has found a message.
+    #[inline(never)] // the way of most calls stays short
+    fn progress_landed(&'static self) -> c_int {
+        // SAFETY: one thread and none of ours, as `glance` has just read; neither of the two calls out.
+        let found = unsafe { self.state.enter(|state| (state.look_landed(), state.has_found_landed())) };
+        self.progress_from(|this| this.hand_up_what(found))
+    }
+
+    /// The same where everything is to be looked at.
+    #[inline(never)] // the way of most calls stays short
+    fn progress_all_of_it(&'static self) -> c_int {
+        self.progress_from(Module::progress)
+    }
+
+    /// Looks where something may have changed, in a job without threads.
+    #[inline(always)] // all that most calls do
+    fn glance(&'static self) -> Glance {
+        if self.abi.uses_threads() || self.state.is_shared() {
+            return Glance::Unclear;
+        }
+        // SAFETY: one thread and none of ours, as has just been read; `glance` does not call out.
+        unsafe { self.state.enter(|state| state.glance()) }
     }
 
     /// Looks around once and hands up what is there; how many things that was.
@@ -200,7 +252,14 @@ impl Module {
             return self.progress_beside_ours();
         }
         // SAFETY: one thread and none of ours, as has just been read; neither of the two calls out.
-        match unsafe { self.state.enter(|state| (state.look(), state.has_found_landed())) } {
+        let found = unsafe { self.state.enter(|state| (state.look(), state.has_found_landed())) };
+        self.hand_up_what(found)
+    }
+
+    /// Hands up what a look has found, if anything: a message that has landed in a ring, or something else.
+    #[inline(always)] // with every message
+    fn hand_up_what(&'static self, found: (bool, bool)) -> c_int {
+        match found {
             (false, _) => 0,
             (true, true) => self.hand_up_landed(),
             (true, false) => self.hand_up_found(),

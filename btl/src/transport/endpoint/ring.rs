@@ -9,7 +9,7 @@ use crate::protocol::eager::{
 use crate::protocol::wire::Offer;
 use crate::transport::channel::copy;
 use std::sync::Arc;
-use verbs::{Error, Landing, Lent, Pd, Pieces, Place, RKey, Remote, ShortWriter};
+use verbs::{Error, Landing, Lent, Pd, Pieces, Place, RKey, Remote, ShortWriter, Watch};
 
 /// So many messages before it is due the memory of a message is asked for.
 const AHEAD: usize = 2;
@@ -49,7 +49,7 @@ pub struct Ring {
     is_made_ready: bool,
     /// Our offer has been taken back; the peer has still to take back its own.
     pub is_closing: bool,
-    /// Bytes of the payload that was taken last: the next one may be as long. 0: they were more than [`AWAITED`].
+    /// Bytes of the payload that was taken last, and 1 where there were none: the next one may be as long. 0: they were more than [`AWAITED`].
     last_len: usize,
     /// A message of several slots that has come back, and that [is to be cleared](Self::clear): where it begins, and bytes of its payload.
     /// 0: there is none.
@@ -192,6 +192,13 @@ impl Ring {
         self.expected.has_landed(self.landing.word(self.at()))
     }
 
+    /// Has `watch` look at where the next message lands; what is expected there, and whether it may be long. `None`: more has to be looked at.
+    #[inline]
+    pub fn watch(&self, watch: &mut Option<Watch>) -> Option<(Expected, bool)> {
+        let watches = self.last_len <= ALONE && self.landing.watch(self.at(), watch);
+        watches.then_some((self.expected, self.last_len == 0))
+    }
+
     /// Asks for the lines of a payload of this length in front of the next trailer, but for those that each look asks for. Its receiver reads the
     /// first of them first, and would wait for it.
     #[inline]
@@ -247,7 +254,7 @@ impl Ring {
             self.expect_next(self.expected.number);
         }
         self.uncounted += 1;
-        self.last_len = if len > AWAITED { 0 } else { len };
+        self.last_len = if len > AWAITED { 0 } else { len | 1 };
         self.uncounted_len += len as u32;
         self.is_made_ready = false;
         Some((trailer.tag(), payload))

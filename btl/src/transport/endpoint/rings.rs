@@ -9,11 +9,11 @@
 
 use super::ring::{Landed, Ring};
 use super::{EpId, NO_RING};
-use crate::protocol::eager::{LONGEST, TRAILER};
+use crate::protocol::eager::{Expected, LONGEST, TRAILER};
 use crate::transport::port::config::Eager;
 use slab::Slab;
 use std::sync::Arc;
-use verbs::{Error, Lent, Pd};
+use verbs::{Error, Lent, Pd, Watch};
 
 /// Cold rings are looked at with one look of so many.
 const COLD: u32 = 16;
@@ -37,6 +37,10 @@ const MOST: u32 = 64;
 
 /// So many messages of peers without rings are asked about before one that is not used gives its place to another.
 const PATIENCE: u16 = 64;
+
+/// Where a long message is expected, its place is looked at with every fourth glance: each may take the line from its sender, which writes there
+/// for longer.
+const BESIDE: u32 = 3;
 
 /// All rings.
 #[derive(Debug)]
@@ -68,6 +72,11 @@ pub struct Rings {
     found: u32,
     /// Of which of them messages have been taken that its endpoint has not counted yet, or [`NO_RING`].
     pub uncounted: u32,
+    /// Where the next message of the only hot one lands, and what is expected there, from [`Self::watch`] on.
+    watch: Option<Watch>,
+    awaited: Expected,
+    /// It is looked at with every glance whose number has none of these bits.
+    beside: u32,
 }
 
 impl Rings {
@@ -90,6 +99,9 @@ impl Rings {
             left: 0,
             found: NO_RING,
             uncounted: NO_RING,
+            watch: None,
+            awaited: Expected::NONE,
+            beside: 0,
         }
     }
 
@@ -185,6 +197,11 @@ impl Rings {
         if look.is_multiple_of(COLD) && self.hot.len() != self.rings.len() { self.warm_up() } else { None }
     }
 
+    /// With one look of so many there is more to look at than hot ones.
+    pub fn span(&self) -> u32 {
+        if self.hot.len() == self.rings.len() { u32::MAX } else { COLD }
+    }
+
     #[inline(never)]
     fn warm_up(&mut self) -> Option<u32> {
         let is_ready = |(_, ring): &(usize, &Ring)| ring.is_ready() && ring.is_next();
@@ -193,6 +210,36 @@ impl Rings {
             self.hot.push(number);
         }
         Some(number)
+    }
+
+    /// Nothing has landed. Whether [`Self::has_stirred`] says from now on when something has.
+    #[inline]
+    pub fn watch(&mut self) -> bool {
+        let awaited = match self.hot[..] {
+            [] => {
+                self.watch = None;
+                return true;
+            }
+            [number] => self.rings.get(number as usize).and_then(|ring| ring.watch(&mut self.watch)),
+            _ => None,
+        };
+        let (awaited, is_long) = awaited.unwrap_or((Expected::NONE, false));
+        let waits_long = is_long && self.others < RESTING;
+        (self.awaited, self.beside) = (awaited, if waits_long { BESIDE } else { 0 });
+        !awaited.is_none()
+    }
+
+    /// A message has landed in the only hot one since [`Self::watch`], if that is looked at with the glance of this number.
+    #[inline(always)] // with every look
+    pub fn has_stirred(&self, glance: u32) -> bool {
+        let watch = self.watch.as_ref().filter(|_| glance & self.beside == 0);
+        watch.is_some_and(|watch| self.awaited.has_landed(watch.word()))
+    }
+
+    /// That message is next, if rings are looked at before completions: the number of its ring.
+    #[inline(always)] // with every message
+    pub fn stirred(&self) -> Option<u32> {
+        if self.come_first() { self.hot.first().copied() } else { None }
     }
 
     /// If it is time for that with the look of this number: rings that have not been used since the last time are cold from now on; one stays hot.
@@ -324,7 +371,7 @@ impl Rings {
         let is_read = ring.close();
         self.open -= 1;
         self.hot.retain(|hot| *hot != number);
-        (self.turn, self.streak) = (0, 0);
+        (self.turn, self.streak, self.watch) = (0, 0, None);
         if !is_read {
             self.rings.remove(number as usize);
         }

@@ -5,6 +5,7 @@ mod credit;
 mod cts;
 mod eager;
 mod failed;
+mod glance;
 mod held;
 mod qpns;
 mod recv;
@@ -13,6 +14,7 @@ mod slots;
 mod xrc;
 
 pub use cts::CtsRecvs;
+pub use glance::Glance;
 
 use crate::protocol::hold::Hold;
 use crate::transport::channel::Connection;
@@ -32,6 +34,8 @@ pub struct Rx {
     batch: Completions<BATCH>,
     /// Looks at the completions, for what is to be done every so often.
     looks: u32,
+    /// Glances before the next of them, which are counted there as if they had been made.
+    glances: u32,
     /// One for each queue of the layout.
     pub(super) queues: Vec<RecvQueue>,
     /// Receives and their buffers.
@@ -65,6 +69,7 @@ impl Rx {
             cq,
             batch: Completions::new(),
             looks: 0,
+            glances: 0,
             queues,
             slots: RecvSlots::default(),
             qpns: Qpns::default(),

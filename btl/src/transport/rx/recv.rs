@@ -14,13 +14,13 @@ use crate::transport::port::config::PLACED_FROM;
 use crate::transport::upcall::LANDED;
 use crate::transport::wrid::{Kind, WrId};
 use crate::transport::{Delivery, Transport, Upcall};
-use verbs::{Completion, Lent};
+use verbs::{Broken, Completion, Lent};
 
 /// Looks that found something, between two at what can wait.
 const BUSY_LOOKS: u32 = 8;
 
 /// A failed request that is not signalled is found after so many looks, and a shared queue that is empty filled.
-const RARE_LOOKS: u32 = 128;
+pub(super) const RARE_LOOKS: u32 = 128;
 
 impl<C> Transport<C> {
     /// Looks around once: connection events, completions. True if there is something for
@@ -38,24 +38,31 @@ impl<C> Transport<C> {
         if self.port.service.pending() {
             self.connection_events();
         }
+        self.rx.count_look();
         if !self.rx.batch.is_empty() {
-            return true;
+            return self.found_before();
         }
-        self.rx.looks = self.rx.looks.wrapping_add(1);
         if self.rings.are_due(self.rx.looks) {
             return self.look_with_rings(times);
         }
         match self.rx.cq.poll_times(&mut self.rx.batch, times) {
             Ok(0) => {}
             Ok(_) => return self.found(),
-            Err(error) => self.all_broken(&format!("completion queue broken: {error}")),
+            Err(Broken) => self.receive_cq_broken(),
         }
         self.end_look()
     }
 
+    /// Completions have been found by the last glance, or have not been handed up yet.
+    #[cold]
+    fn found_before(&mut self) -> bool {
+        self.rings.count_others();
+        self.found()
+    }
+
     /// The same where there are rings. They come behind completions where one of ours is awaited.
     #[inline(never)] // the way of those without stays short
-    fn look_with_rings(&mut self, times: u32) -> bool {
+    pub(super) fn look_with_rings(&mut self, times: u32) -> bool {
         self.rings.allow();
         self.count_uncounted();
         if self.rings.come_first()
@@ -70,7 +77,7 @@ impl<C> Transport<C> {
                 self.rings.count_others();
                 return self.found();
             }
-            Err(error) => self.all_broken(&format!("completion queue broken: {error}")),
+            Err(Broken) => self.receive_cq_broken(),
         }
         if let Some(number) = self.look_for_landed() {
             return self.found_in_rings(number);
@@ -92,7 +99,7 @@ impl<C> Transport<C> {
 
     /// A message has landed in this ring.
     #[inline]
-    fn found_in_rings(&mut self, number: u32) -> bool {
+    pub(super) fn found_in_rings(&mut self, number: u32) -> bool {
         self.rings.count_found(number);
         if self.rx.looks.is_multiple_of(BUSY_LOOKS) { self.look_at_all() } else { self.found() }
     }
@@ -110,7 +117,7 @@ impl<C> Transport<C> {
         if self.chores || self.tx.awaited != 0 || self.rx.looks.is_multiple_of(RARE_LOOKS) {
             return self.found_nothing();
         }
-        !self.up.is_empty()
+        self.may_glance()
     }
 
     /// Something has arrived; now and then it is time for what can wait.
@@ -136,8 +143,9 @@ impl<C> Transport<C> {
         let found = self.has_upcalls();
         if found {
             self.rings.count_others();
+            return true;
         }
-        found
+        self.may_glance()
     }
 
     /// Looks whether what receive callbacks have begun is over, behind the last of them: a program that looks around now and then only would
@@ -153,6 +161,13 @@ impl<C> Transport<C> {
     #[inline]
     pub fn has_upcalls(&self) -> bool {
         !self.up.is_empty() || !self.rx.batch.is_empty() || !self.rx.hold.is_empty()
+    }
+
+    /// The queue of receive completions is broken, and all endpoints with it.
+    #[cold]
+    fn receive_cq_broken(&mut self) {
+        let error = self.rx.cq.broken();
+        self.all_broken(&format!("completion queue broken: {error}"));
     }
 
     /// The next receive completions, in place of those that have been looked at; how many.

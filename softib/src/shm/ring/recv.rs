@@ -112,6 +112,13 @@ impl RecvRing {
         cell.is_filled(self.seq)
     }
 
+    /// The tag of the next cell, and the number that it is compared with ([`handover::is_filled`]). None: there is something to prepare
+    /// for it ([`Self::await_next`]).
+    #[inline(always)]
+    pub fn awaited_tag(&self) -> Option<(&AtomicU32, u32)> {
+        (self.awaited == self.seq).then(|| (self.cells.at(self.seq).tag(), self.seq))
+    }
+
     /// The head of the next cell, if one has arrived, and its inline part.
     #[inline(always)]
     pub fn front(&self) -> Option<(Head, *const u8)> {

@@ -456,9 +456,9 @@ impl SendRing {
     /// Tells a receiver that does not watch.
     #[cold]
     pub fn announce(&self, urgent: bool) -> Pushed {
-        let (bits, bell) = (self.map.u64(BITMAP + self.index / 64 * 8), self.map.u32(BELL));
-        let rings =
-            handover::announce(bits, 1 << (self.index % 64), bell, urgent, || fence(Ordering::SeqCst));
+        let bit = (self.map.u64(BITMAP + self.index / 64 * 8), 1 << (self.index % 64));
+        let (marked, bell) = (self.map.u32(MARKED), self.map.u32(BELL));
+        let rings = handover::announce(bit, marked, bell, urgent, || fence(Ordering::SeqCst));
         if rings { Pushed::RingBell } else { Pushed::Watched }
     }
 
