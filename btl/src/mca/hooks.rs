@@ -156,12 +156,25 @@ impl Code {
 
     /// As they are now.
     pub fn now() -> Code {
-        Code(functions().map(|at| {
-            let Some(at) = at else { return [0; Code::WORDS] };
-            // SAFETY: the aligned words that a function of the C library begins in and goes on in, which may be read: others come
-            // before and after it. Another thread may patch it meanwhile: each word is read once, whatever it is.
-            std::array::from_fn(|word| unsafe { at.as_ptr().add(word).read_volatile() })
-        }))
+        Code(functions().map(|at| std::array::from_fn(|word| Code::word(at, word))))
+    }
+
+    /// They still are so.
+    #[inline]
+    pub fn is_as_now(&self) -> bool {
+        let functions = self.0.iter().zip(functions());
+        functions.fold(0, |other, (then, at)| {
+            then.iter().enumerate().fold(other, |other, (word, then)| other | (then ^ Code::word(at, word)))
+        }) == 0
+    }
+
+    /// A word of one of them; 0 where that is missing.
+    #[inline(always)]
+    fn word(function: Option<NonNull<u64>>, word: usize) -> u64 {
+        let Some(at) = function else { return 0 };
+        // SAFETY: one of the aligned words that a function of the C library begins in and goes on in, which may be read: others come
+        // before and after it. Another thread may patch it meanwhile: each word is read once, whatever it is.
+        unsafe { at.as_ptr().add(word).read_volatile() }
     }
 }
 

@@ -3,7 +3,7 @@
 //! A registration covers whole pages and stays when its last user is done, so that the next transfer
 //! of the memory finds it. Before each look the marks of `hooks` are read: what was released before the
 //! call is never found; and if another library has patched the functions that release memory, nothing is. The cache's own lock is held for that and no longer: verbs are called and
-//! registrations dropped without it.
+//! registrations dropped without it. It costs the thread that takes it most next to nothing ([`sync::Lock`]): with many transfers one is looked for.
 //!
 //! Where releases are not seen, or by the user's wish, nothing is kept: each registration covers
 //! what was asked for and goes with its user.
@@ -12,7 +12,8 @@ use super::handle::{Refused, RegHandle, Registered};
 use super::hooks::{self, Code};
 use crate::protocol::regcache::{Counters, Key, Limits, RegCache};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
+use sync::Lock;
 use verbs::Access;
 
 /// What the lock protects.
@@ -25,19 +26,25 @@ struct Shelf {
     keeps: bool,
     /// How the functions that release memory looked when the hooks were last known to see.
     code: Code,
+    /// A thread is changing it, or has panicked doing so.
+    is_changing: bool,
 }
 
 impl Shelf {
     /// What has been released, or may have been without our seeing it, is not found from now on.
     fn catch_up(&mut self) {
-        let code = Code::now();
-        if code != self.code {
-            // What was released meanwhile may have been seen or not.
-            self.code = code;
-            self.keeps = hooks::look_again();
-            self.cache.invalidate_all();
+        if !self.code.is_as_now() {
+            self.begin_again();
         }
         self.note_releases();
+    }
+
+    /// What was released meanwhile may have been seen or not.
+    #[cold]
+    fn begin_again(&mut self) {
+        self.code = Code::now();
+        self.keeps = hooks::look_again();
+        self.cache.invalidate_all();
     }
 
     /// What has been seen to be released is not found from now on.
@@ -57,7 +64,7 @@ impl Shelf {
 /// The registrations of one protection domain.
 #[derive(Debug)]
 pub struct Registrations {
-    shelf: Mutex<Shelf>,
+    shelf: Lock<Shelf>,
     /// The process that registers. A child of it, by fork(2), has no registrations.
     owner: u32,
 }
@@ -66,20 +73,20 @@ impl Registrations {
     /// None yet. They are kept within `limits` if releases of memory are seen.
     pub fn new(limits: Limits) -> Self {
         let keeps = hooks::is_watching() && limits.count > 0;
-        let shelf = Shelf { cache: RegCache::new(limits), seen: hooks::now(), keeps, code: Code::now() };
-        Registrations { shelf: Mutex::new(shelf), owner: std::process::id() }
+        let (cache, code) = (RegCache::new(limits), Code::now());
+        let shelf = Shelf { cache, seen: hooks::now(), keeps, code, is_changing: false };
+        Registrations { shelf: Lock::new(shelf), owner: std::process::id() }
     }
 
     /// A kept registration of this memory for at least this access, with one user more.
     pub fn find(&self, memory: &Range<usize>, access: Access) -> Option<*const RegHandle> {
-        let mut shelf = self.lock();
-        if !shelf.keeps {
-            return None;
-        }
-        shelf.catch_up();
-        let found = shelf.cache.find(&pages(memory), access.bits()).map(Arc::as_ptr);
-        self.unlock(shelf);
-        found
+        self.with(|shelf| {
+            if !shelf.keeps {
+                return None;
+            }
+            shelf.catch_up();
+            shelf.cache.find(&pages(memory), access.bits()).map(Arc::as_ptr)
+        })
     }
 
     /// Registers memory by `register`, which is told which addresses, and makes a handle of it. With
@@ -90,64 +97,63 @@ impl Registrations {
         access: Access,
         register: impl FnOnce(&Range<usize>) -> Result<Registered, Refused>,
     ) -> Result<*const RegHandle, Refused> {
-        let (keeps, before) = (self.lock().keeps, hooks::now());
+        let (keeps, before) = (self.with(|shelf| shelf.keeps), hooks::now());
         let range = if keeps { pages(memory) } else { memory.clone() };
         let registered = register(&range)?;
-        let mut shelf = self.lock();
-        // Only an erroneous program releases memory that it hands to MPI, but what comes next at
-        // the same address may be another's.
-        let list = shelf.keeps && keeps && hooks::sees(&range) && !hooks::touched_since(before, &range);
-        let make = |key| Arc::new(registered.handle(key));
-        let handle = Arc::as_ptr(shelf.cache.insert(range, access.bits(), list, make));
-        self.unlock(shelf);
-        Ok(handle)
+        Ok(self.with(|shelf| {
+            // Only an erroneous program releases memory that it hands to MPI, but what comes next at
+            // the same address may be another's.
+            let list = shelf.keeps && keeps && hooks::sees(&range) && !hooks::touched_since(before, &range);
+            let make = |key| Arc::new(registered.handle(key));
+            Arc::as_ptr(shelf.cache.insert(range, access.bits(), list, make))
+        }))
     }
 
     /// A user is done.
     pub fn release(&self, key: Key) {
-        let mut shelf = self.lock();
-        if shelf.keeps {
-            shelf.note_releases();
-        }
-        shelf.cache.release(key);
-        self.unlock(shelf);
+        self.with(|shelf| {
+            if shelf.keeps {
+                shelf.note_releases();
+            }
+            shelf.cache.release(key);
+        });
     }
 
     /// Gives up some registrations that have no user; whether there were any.
     pub fn shed(&self) -> bool {
-        let mut shelf = self.lock();
-        let some = shelf.cache.shed();
-        self.unlock(shelf);
-        some
+        self.with(|shelf| shelf.cache.shed())
     }
 
     /// Nothing is kept from now on. What is in use goes with its user.
     pub fn close(&self) {
-        let mut shelf = self.lock();
-        shelf.keeps = false;
-        shelf.cache.invalidate_all();
-        self.unlock(shelf);
+        self.with(|shelf| {
+            shelf.keeps = false;
+            shelf.cache.invalidate_all();
+        });
     }
 
     /// What happened so far.
     pub fn counters(&self) -> Counters {
-        self.lock().cache.counters()
+        self.with(|shelf| shelf.cache.counters())
     }
 
-    /// After a panic under the lock nothing is found any more.
-    fn lock(&self) -> MutexGuard<'_, Shelf> {
-        self.shelf.lock().unwrap_or_else(|poisoned| {
-            let mut shelf = PoisonError::into_inner(poisoned);
-            shelf.keeps = false;
-            shelf
-        })
-    }
-
-    /// Deregisters what has gone, when the lock is free again.
-    fn unlock(&self, mut shelf: MutexGuard<'_, Shelf>) {
+    /// Runs `f` under the lock, and deregisters what has gone when that is free again. After a panic there nothing is found any more.
+    fn with<R>(&self, f: impl FnOnce(&mut Shelf) -> R) -> R {
+        let mut shelf = self.shelf.lock();
+        shelf.keeps &= !std::mem::replace(&mut shelf.is_changing, true);
+        let result = f(&mut shelf);
         let gone = shelf.cache.take_gone();
+        shelf.is_changing = false;
         drop(shelf);
-        if !gone.is_empty() && std::process::id() != self.owner {
+        if !gone.is_empty() {
+            self.deregister(gone);
+        }
+        result
+    }
+
+    #[inline(never)] // most often there is none
+    fn deregister(&self, gone: Vec<Arc<RegHandle>>) {
+        if std::process::id() != self.owner {
             // The parent's: its device would deregister them.
             std::mem::forget(gone);
         }

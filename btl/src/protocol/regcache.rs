@@ -8,6 +8,9 @@
 //!   invalidate(range)   idle: goes at once;  used: stale, never found again, goes with its last user
 //! ```
 //!
+//! The one that became idle last is not listed among the others before another one does: a program that transfers the same memory again and
+//! again finds it without a change of that list.
+//!
 //! What goes is collected in [`take_gone`](RegCache::take_gone), so that the caller can deregister
 //! it when it holds no lock.
 //!
@@ -54,7 +57,7 @@ struct Entry<R> {
     range: Range<usize>,
     access: u32,
     users: u32,
-    /// When it became idle; a place in `RegCache::idle` while it is listed and has no user.
+    /// When it became idle; a place in `RegCache::idle` while it is listed and has no user, unless it is `RegCache::latest`.
     since: u64,
     /// Can be found. What is not listed goes with its last user.
     listed: bool,
@@ -93,8 +96,10 @@ pub struct RegCache<R> {
     entries: Slab<Entry<R>>,
     /// Few: as many as there are kinds of access.
     classes: Vec<Class>,
-    /// Listed entries without users, the least recently used first.
+    /// Listed entries without users, but for the latest, the least recently used first.
     idle: BTreeMap<u64, Key>,
+    /// The listed entry that became idle last, if it still is.
+    latest: Option<Key>,
     /// Counts up whenever an entry becomes idle.
     clock: u64,
     /// Listed entries, and their bytes.
@@ -111,6 +116,7 @@ impl<R> RegCache<R> {
             entries: Slab::new(),
             classes: Vec::new(),
             idle: BTreeMap::new(),
+            latest: None,
             clock: 0,
             listed: Limits { count: 0, bytes: 0 },
             gone: Vec::new(),
@@ -125,10 +131,10 @@ impl<R> RegCache<R> {
             return None;
         };
         self.counters.hits += 1;
-        let entry = &mut self.entries[key.0];
-        if entry.users == 0 {
-            self.idle.remove(&entry.since);
+        if self.entries[key.0].users == 0 {
+            self.unidle(key);
         }
+        let entry = &mut self.entries[key.0];
         entry.users += 1;
         Some(&entry.registration)
     }
@@ -165,7 +171,8 @@ impl<R> RegCache<R> {
             (0, true) => {
                 self.clock += 1;
                 entry.since = self.clock;
-                self.idle.insert(self.clock, key);
+                self.list_latest();
+                self.latest = Some(key);
                 self.trim();
             }
             (0, false) => self.drop_entry(key),
@@ -188,7 +195,7 @@ impl<R> RegCache<R> {
     /// Lets the less recently used half of the idle registrations go, at least one; whether there
     /// was one. For a shortage of what registrations need.
     pub fn shed(&mut self) -> bool {
-        let some = self.idle.len().div_ceil(2);
+        let some = self.idle().div_ceil(2);
         (0..some).for_each(|_| self.evict());
         some > 0
     }
@@ -210,7 +217,23 @@ impl<R> RegCache<R> {
 
     /// Registrations that can be found and have no user.
     pub fn idle(&self) -> usize {
-        self.idle.len()
+        self.idle.len() + usize::from(self.latest.is_some())
+    }
+
+    /// The latest one that became idle is one of many.
+    fn list_latest(&mut self) {
+        if let Some(key) = self.latest.take() {
+            self.idle.insert(self.entries[key.0].since, key);
+        }
+    }
+
+    /// An entry without users has one, or goes.
+    fn unidle(&mut self, key: Key) {
+        if self.latest == Some(key) {
+            self.latest = None;
+        } else {
+            self.idle.remove(&self.entries[key.0].since);
+        }
     }
 
     fn covering(&self, range: &Range<usize>, access: u32) -> Option<Key> {
@@ -242,14 +265,14 @@ impl<R> RegCache<R> {
     /// The entry is not found any more; without a user it goes.
     fn unlist(&mut self, key: Key) {
         let entry = &mut self.entries[key.0];
-        let (access, start, users, since) = (entry.access, entry.range.start, entry.users, entry.since);
+        let (access, start, users) = (entry.access, entry.range.start, entry.users);
         entry.listed = false;
         self.listed.count -= 1;
         self.listed.bytes -= entry.range.len();
         let class = self.classes.iter_mut().find(|class| class.access == access);
         class.map(|class| class.ranges.remove(&start));
         if users == 0 {
-            self.idle.remove(&since);
+            self.unidle(key);
             self.drop_entry(key);
         }
     }
@@ -260,14 +283,14 @@ impl<R> RegCache<R> {
     }
 
     fn evict(&mut self) {
-        let Some((_, &key)) = self.idle.first_key_value() else { return };
+        let Some(key) = self.idle.first_key_value().map(|(_, &key)| key).or(self.latest) else { return };
         self.counters.evicted += 1;
         self.unlist(key);
     }
 
     fn trim(&mut self) {
         let Limits { count, bytes } = self.limits;
-        while (self.listed.count > count || self.listed.bytes > bytes) && !self.idle.is_empty() {
+        while (self.listed.count > count || self.listed.bytes > bytes) && self.idle() != 0 {
             self.evict();
         }
     }
