@@ -29,6 +29,31 @@ fn start(
 }
 
 #[test]
+fn a_get_needs_no_registration_of_where_its_bytes_go() {
+    let mut world = World::new("get anywhere", DEFAULT, 2);
+    let far = Memory::new(&world.sides[1].transport, noise(3));
+    let lkey = world.sides[0].transport.key_of_all().expect("a key of all memory on the software device");
+    let mut near = vec![0; LEN];
+    let addr = near.as_mut_ptr() as u64;
+    let mut begin = 0;
+    let mut gets = 0;
+    for len in [1, 8, 100, 1000, 4096, 5000, 16_384, 70_000, 400_000] {
+        let sge = verbs::Sge { addr: addr + begin as u64, len: len as u32, lkey };
+        start(&mut world, (0, 1), RdmaOp::Read, sge, far.remote(begin), gets);
+        gets += 1;
+        begin += len;
+    }
+    world.until("all gets are over", |w| w.sides[0].rdma.len() as u64 == gets);
+    assert!(world.sides[0].rdma.iter().all(|(_, ok)| *ok));
+    assert!(
+        near[..begin] == far.bytes[..begin] && near[begin..].iter().all(|byte| *byte == 0),
+        "wrong bytes"
+    );
+    world.drain();
+    world.close();
+}
+
+#[test]
 fn put_and_get_move_the_right_bytes_and_no_others() {
     for layout in [DEFAULT, "P,4096,4", "S,4096,16", "X,4096,16"] {
         let mut world = World::new("put and get", layout, 2);

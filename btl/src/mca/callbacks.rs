@@ -281,7 +281,7 @@ unsafe extern "C" fn get(
 
 /// # Safety
 /// `raw` is a module of ours; the handles are those of registrations, ours and the peer's, unless
-/// `size` is 0.
+/// `size` is 0. Ours may be NULL for a get of no more than `btl_get_local_registration_threshold`.
 unsafe fn rdma(
     raw: Raw,
     op: RdmaOp,
@@ -296,12 +296,18 @@ unsafe fn rdma(
         // Of nothing there is no registration: either handle may be NULL.
         return this.rdma_of_nothing(operation);
     }
-    if operation.handle.is_null() || remote_handle.is_null() {
+    let local = match operation.handle.is_null() {
+        true if op == RdmaOp::Read => this.key_of_all(),
+        true => None,
+        // SAFETY: the handle of a live registration.
+        false => Some(unsafe { RegHandle::local(operation.handle) }),
+    };
+    let Some(lkey) = local.filter(|_| !remote_handle.is_null()) else {
         log::error!("a put or get of {size} bytes is refused: it comes without the handle of a registration");
         return OPAL_ERR_BAD_PARAM;
-    }
-    // SAFETY: there are bytes, so both handles are those of live registrations.
-    let (lkey, rkey) = unsafe { (RegHandle::local(operation.handle), RegHandle::remote(remote_handle)) };
+    };
+    // SAFETY: there are bytes, so it is the handle of a live registration.
+    let rkey = unsafe { RegHandle::remote(remote_handle) };
     this.rdma(op, (lkey, size), (remote, rkey), operation)
 }
 

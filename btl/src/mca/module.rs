@@ -215,6 +215,8 @@ pub struct Module {
     at_end: AtEnd,
     /// The user's memory that peers or puts and gets of ours may touch.
     registrations: Registrations,
+    /// The key of all memory for gets of ours, where none of it has to be registered.
+    all_memory: Option<LKey>,
     iwarp: bool,
     /// What atomics are offered to Open MPI.
     atomics: Atomics,
@@ -239,6 +241,7 @@ impl Module {
         limits: Limits,
     ) -> &'static Module {
         let (layout, iwarp) = (transport.layout().clone(), transport.pd().context().is_iwarp());
+        let all_memory = transport.key_of_all();
         let state = State {
             transport: Some(transport),
             owed: Debts::default(),
@@ -257,10 +260,17 @@ impl Module {
             layout,
             at_end,
             registrations: Registrations::new(limits),
+            all_memory,
             iwarp,
             atomics: offered(&base),
             base: UnsafeCell::new(base),
         }))
+    }
+
+    /// The key of all memory for gets of ours; `None`: the upper layer has to register what it gets into.
+    #[inline]
+    pub fn key_of_all(&self) -> Option<LKey> {
+        self.all_memory
     }
 
     /// Atomics are offered to Open MPI.

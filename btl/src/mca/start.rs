@@ -62,7 +62,7 @@ pub fn init(
     let mut unfit = None;
     for (port, is_far) in &ports {
         tuned::tell(port, &known, params);
-        let base = module_base(port, *is_far, params, abi).map_err(|report| Refusal::Tell(*report))?;
+        let mut base = module_base(port, *is_far, params, abi).map_err(|report| Refusal::Tell(*report))?;
         let transport = match open_port(port, params, abi, me) {
             Ok(transport) => transport,
             Err(error) if params.device == DeviceChoice::Auto => {
@@ -72,6 +72,9 @@ pub fn init(
             }
             Err(error) => return Err(refuse_port(params, &error)),
         };
+        if transport.key_of_all().is_some() {
+            base.btl_get_local_registration_threshold = UNREGISTERED;
+        }
         published.push(describe(port, &transport));
         let timelines = timelines::file(&params.timeline, me, port.context.name(), port.num);
         let name = format!("{} port {}", port.context.name(), port.num);
@@ -344,6 +347,10 @@ fn xrc_domain(abi: &Abi, port: &Port) -> PathBuf {
         }
     }
 }
+
+/// Bytes up to which a get needs no registration where one of all memory does: what osc/rdma would get into a buffer of its own at most (half of
+/// `osc_rdma_buffer_size`), and copy from there.
+const UNREGISTERED: usize = 16 << 10;
 
 /// The module's own fields, with limits that the port's layout can hold.
 fn module_base(

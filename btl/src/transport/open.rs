@@ -18,7 +18,7 @@ use super::upcall::Upcalls;
 use crate::protocol::layout::Layout;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use verbs::Pd;
+use verbs::{LKey, Mr, Pd};
 
 impl<C> Transport<C> {
     /// Opens the port: completion queues, shared receive queues, connection managers. No thread is
@@ -104,6 +104,11 @@ impl<C> Transport<C> {
     pub fn lend(&mut self) -> Result<Arc<Pd>, verbs::PoolError> {
         self.tx.reserve()?;
         Ok(self.port.pd.clone())
+    }
+
+    /// The key of all our memory for requests of our own, on a device that needs no registration of a piece.
+    pub fn key_of_all(&self) -> Option<LKey> {
+        self.port.all_memory.as_ref().map(Mr::lkey)
     }
 
     /// Registrations that the upper layers of the process may have: a sixteenth of the device's is

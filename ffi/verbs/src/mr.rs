@@ -92,9 +92,27 @@ impl Mr {
     /// The memory stays mapped as long as work requests or peers use the keys of the registration, and nothing relies on
     /// its contents meanwhile where `access` lets others write.
     pub unsafe fn register(pd: &Arc<Pd>, addr: *mut u8, len: usize, access: Access) -> Result<Mr, Error> {
-        let bits = access.bits().cast_signed();
         // SAFETY: a live domain; the caller vouches for the memory.
-        let raw = unsafe { (pd.context.table().reg_mr)(pd.raw(), addr.cast(), len, bits) };
+        let raw =
+            unsafe { (pd.context.table().reg_mr)(pd.raw(), addr.cast(), len, access.bits().cast_signed()) };
+        Mr::of(pd, raw, len)
+    }
+
+    /// Registers all memory of the process, whatever is mapped when a request of its own names it; peers may not use it ("implicit ODP",
+    /// ibv_reg_mr(3)).
+    ///
+    /// # Errors
+    /// The device cannot do that, or has no more registrations.
+    pub fn of_all_memory(pd: &Arc<Pd>) -> Result<Mr, Error> {
+        let bits = (sys::IBV_ACCESS_LOCAL_WRITE | sys::IBV_ACCESS_ON_DEMAND).cast_signed();
+        // SAFETY: a live domain. Only requests of ours use the key, and who posts one vouches for its memory.
+        let raw = unsafe { (pd.context.table().reg_mr)(pd.raw(), std::ptr::null_mut(), usize::MAX, bits) };
+        // No memory is held by it.
+        Mr::of(pd, raw, 0)
+    }
+
+    /// A registration that holds so many bytes, if the device has made it.
+    fn of(pd: &Arc<Pd>, raw: *mut sys::ibv_mr, len: usize) -> Result<Mr, Error> {
         let raw = NonNull::new(raw).ok_or_else(|| refused(pd, len))?;
         pd.context.registrations.fetch_add(1, Ordering::Relaxed);
         pd.context.registered.add(len);

@@ -13,7 +13,7 @@ use crate::protocol::layout::Queue;
 use crate::protocol::wire::HEADER_LEN;
 use cpc::{PortPlan, ProcessName, QpPlan, QueuePlan, ReceiveQueues, Service, XrcPlan};
 use std::sync::Arc;
-use verbs::{Access, Atomics, Cq, DeviceAttr, Pd, Qp, QpCap, QpInit, QpKind, Srq};
+use verbs::{Access, Atomics, Cq, DeviceAttr, Mr, Pd, Qp, QpCap, QpInit, QpKind, Srq};
 
 /// Largest inline message that is worth asking for: ob1 hands no more than this to `sendi`.
 const MOST_INLINE: u32 = 1024;
@@ -97,6 +97,7 @@ impl Opened {
         send_room.reserve(shared_sends(&config.layout))?;
         let send_queues = send_queues(&pd, &config);
         let port = OpenPort {
+            all_memory: all_memory(&pd),
             num: port.num,
             alternate: alternate.map(|port| port.num),
             me,
@@ -115,6 +116,12 @@ impl Opened {
         };
         Ok(Opened { port, send_queues, recv_queues, domain })
     }
+}
+
+/// A registration of all memory, which costs nothing on the software device. On others each page is faulted in by the device where it is used first.
+fn all_memory(pd: &Arc<Pd>) -> Option<Mr> {
+    let all = pd.context().driver().is_software().then(|| Mr::of_all_memory(pd))?;
+    all.inspect_err(|error| log::debug!("memory of gets is registered piece by piece: {error}")).ok()
 }
 
 /// The configuration as this device can have it: what is only a wish is cut to its limits, what a

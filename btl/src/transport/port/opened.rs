@@ -9,7 +9,7 @@ use crate::protocol::layout::Layout;
 use crate::protocol::wire::Cts;
 use cpc::QpPlan;
 use std::sync::Arc;
-use verbs::{Atomics, Pd};
+use verbs::{Atomics, Mr, Pd};
 
 /// The device's objects, the connection managers, and what both are told.
 #[derive(Debug)]
@@ -22,6 +22,8 @@ pub struct OpenPort {
     pub to_itself: QpPlan,
     /// The protection domain.
     pub pd: Arc<Pd>,
+    /// A registration of all memory for requests of our own, on a device that needs none to be pinned.
+    pub all_memory: Option<Mr>,
     /// Its number, from 1.
     pub num: u8,
     /// The number of the alternate port, which connections can go over as well, if there is one.
