@@ -83,10 +83,14 @@ fn until_glances(world: &mut World) {
 fn a_glance_finds_what_lands_and_leaves_all_else_to_a_look() {
     let mut world = world("glances", Eager { slots: 256, threshold: 4, most: 2, cooling: 128 }, 2);
     open_rings(&mut world, (0, 1));
-    for (len, found) in
-        [(0, Glance::Landed), (30, Glance::Landed), (110, Glance::Landed), (30_000, Glance::Unclear)]
-    {
-        exchange(&mut world, (1, 0), 8, len.min(110));
+    for (len, found) in [
+        (0, Glance::Landed),
+        (30, Glance::Landed),
+        (110, Glance::Landed),
+        (120, Glance::Landed),
+        (30_000, Glance::Unclear),
+    ] {
+        exchange(&mut world, (1, 0), 8, len.min(120));
         until_glances(&mut world);
         world.send(1, 0, len);
         let glances =

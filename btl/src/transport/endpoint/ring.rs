@@ -254,7 +254,7 @@ impl Ring {
             self.expect_next(self.expected.number);
         }
         self.uncounted += 1;
-        self.last_len = if len > AWAITED { 0 } else { len | 1 };
+        self.last_len = if len > AWAITED { 0 } else { len.max(1) };
         self.uncounted_len += len as u32;
         self.is_made_ready = false;
         Some((trailer.tag(), payload))
