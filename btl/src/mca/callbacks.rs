@@ -296,11 +296,13 @@ unsafe fn rdma(
         // Of nothing there is no registration: either handle may be NULL.
         return this.rdma_of_nothing(operation);
     }
-    let local = match operation.handle.is_null() {
-        true if op == RdmaOp::Read => this.key_of_all(),
-        true => None,
+    let local = if !operation.handle.is_null() {
         // SAFETY: the handle of a live registration.
-        false => Some(unsafe { RegHandle::local(operation.handle) }),
+        Some(unsafe { RegHandle::local(operation.handle) })
+    } else if op == RdmaOp::Read {
+        this.key_of_all()
+    } else {
+        None
     };
     let Some(lkey) = local.filter(|_| !remote_handle.is_null()) else {
         log::error!("a put or get of {size} bytes is refused: it comes without the handle of a registration");

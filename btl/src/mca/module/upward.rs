@@ -200,7 +200,7 @@ impl Module {
             match this.glance() {
                 Glance::Nothing => module = Module::linked(&this.next),
                 Glance::Landed => return this.progress_landed(),
-                Glance::Unclear => return this.progress_all_of_it(),
+                Glance::Unclear => return this.progress_unclear(),
             }
         }
         0
@@ -228,7 +228,7 @@ impl Module {
 
     /// The same where everything is to be looked at.
     #[inline(never)] // the way of most calls stays short
-    fn progress_all_of_it(&'static self) -> c_int {
+    fn progress_unclear(&'static self) -> c_int {
         self.progress_from(Module::progress)
     }
 
