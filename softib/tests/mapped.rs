@@ -10,13 +10,18 @@ use std::slice::{from_raw_parts, from_raw_parts_mut};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// The other process; does nothing when the test runner calls it.
+/// The other process; does nothing when the test runner calls it. Tests that count what this process did, or whose thread has to be
+/// the only one to use the device, are processes of their own as well: `cargo test` runs tests as threads of one process.
 #[test]
 fn child_main() {
     match role().as_deref() {
         Some("owner") => owner(),
         Some("partner") => partner(),
         Some("writer") => writer(),
+        Some("every length") => every_length(),
+        Some("pieces") => pieces(),
+        Some("their region") => their_region(),
+        Some("their peer") => their_peer(),
         _ => {}
     }
 }
@@ -165,6 +170,10 @@ impl Writer {
 
 #[test]
 fn writes_of_every_length_arrive_where_they_are_to_without_the_owner() {
+    Child::start("every length").finish();
+}
+
+fn every_length() {
     let mut writer = Writer::new();
     let mut out = writer.dev.buf(LEN);
     let direct = softib::stats().rdma_direct;
@@ -213,6 +222,10 @@ fn writes_of_every_length_arrive_where_they_are_to_without_the_owner() {
 
 #[test]
 fn short_writes_go_from_their_pieces_or_have_not_happened() {
+    Child::start("pieces").finish();
+}
+
+fn pieces() {
     let mut writer = Writer::new();
     let mut out = writer.dev.buf(LEN);
     writer.warm_up(out.sge(0, 8));
@@ -257,6 +270,10 @@ fn short_writes_go_from_their_pieces_or_have_not_happened() {
 
 #[test]
 fn short_writes_end_with_their_region() {
+    Child::start("their region").finish();
+}
+
+fn their_region() {
     let mut writer = Writer::new();
     let out = writer.dev.buf(64);
     writer.warm_up(out.sge(0, 8));
@@ -271,6 +288,10 @@ fn short_writes_end_with_their_region() {
 
 #[test]
 fn short_writes_end_with_their_peer() {
+    Child::start("their peer").finish();
+}
+
+fn their_peer() {
     let mut writer = Writer::new();
     let out = writer.dev.buf(64);
     writer.warm_up(out.sge(0, 8));

@@ -75,8 +75,10 @@ fn group_handle(dev: &Dev, gid: [u8; 16]) -> *mut ibv_ah {
 
 #[test]
 fn child_main() {
-    if role().as_deref() == Some("listener") {
-        listener();
+    match role().as_deref() {
+        Some("listener") => listener(),
+        Some("takes all groups") => takes_all_groups(),
+        _ => {}
     }
 }
 
@@ -153,8 +155,13 @@ fn only_datagram_queue_pairs_listen_only_to_groups_and_are_not_destroyed_meanwhi
     end.qp.destroy();
 }
 
+/// A process of its own: no other test's queue pairs are attached to a group in it.
 #[test]
 fn there_are_only_so_many_groups() {
+    Child::start("takes all groups").finish();
+}
+
+fn takes_all_groups() {
     let dev = Dev::open();
     let mut attr = ibv_device_attr::default();
     assert_eq!(unsafe { (table().query_device)(dev.ctx, &mut attr) }, 0);

@@ -18,6 +18,8 @@ fn child_main() {
         Some("configured") => configured(),
         Some("holds") => holds(),
         Some("apart") => apart(),
+        Some("misaddresses") => misaddresses(),
+        Some("on another wire") => on_another_wire(),
         _ => {}
     }
 }
@@ -143,8 +145,13 @@ fn processes_of_two_nodes_reach_each_other_by_lid_and_gid() {
     child.finish();
 }
 
+/// A process of its own counts what it drops: `cargo test` runs tests as threads of one process.
 #[test]
 fn an_address_that_does_not_fit_the_node_is_silence() {
+    Child::start("misaddresses").finish();
+}
+
+fn misaddresses() {
     let dev = Dev::open();
     let mut child = Child::start_with("answers", &[("SOFTIB_NODE", "misaddressed")]);
     let theirs = child.hear();
@@ -265,6 +272,10 @@ fn a_roce_port_has_gids_of_both_versions_and_wants_routes() {
 
 #[test]
 fn a_roce_port_and_an_infiniband_port_are_not_on_one_wire() {
+    Child::start("on another wire").finish();
+}
+
+fn on_another_wire() {
     let dev = Dev::open();
     let mut child = Child::start_with("limited", &[("SOFTIB_LINK_LAYER", "ethernet")]);
     let theirs = child.hear();
