@@ -49,6 +49,8 @@ pub struct Peer {
     /// How it is to write what we READ, and when the first of several pieces of such data came: of which queue pair and request.
     pub pace: Pace,
     pub came: Option<(u32, u32, Instant)>,
+    /// How we write what we give it.
+    pub gifts: Pace,
     is_self: bool,
 }
 
@@ -276,8 +278,8 @@ fn attach(dir: &std::path::Path, slot: usize, me: (usize, u64), barrier: bool) -
     let fenced = !barrier || map.u32(H_BARRIER).load(Ordering::Relaxed) == 0;
     let ring = SendRing::claim(&map, &file, me, fenced, ring::may_be_large(&file))?;
     let heaps = Heaps::new(&map, &file);
-    let (reachable, pace, came) = (None, Pace::default(), None);
-    Ok(Peer { map, heaps, file, incarnation, pid, cards, ring, reachable, live, pace, came, is_self })
+    let (reachable, pace, came, gifts) = (None, Pace::default(), None, Pace::default());
+    Ok(Peer { map, heaps, file, incarnation, pid, cards, ring, reachable, live, pace, came, gifts, is_self })
 }
 
 fn nonce_of(file: &File) -> Option<u64> {

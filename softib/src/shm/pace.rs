@@ -3,7 +3,8 @@
 //! Where both processors share a cache, data that was written through it is read from there. Where they do not, every line of the ring has to be
 //! taken from the reader's cache before it is written, and from the writer's before it is read: 16 KiB take three times as long as where they do,
 //! and half of that if they go through memory (`copy::stream`). Nothing says which of the two it is, and a virtual machine's processors move; so the
-//! reader times what comes, and now and then has some come the other way. It says which in each READ, and of messages in a word of the ring.
+//! reader times what comes, and now and then has some come the other way. It says which in each READ, and of messages in a word of the ring. Who
+//! gives a WRITE to its target times its own copies of the pieces: those are as slow, and how long the target takes says little, for it may be writing, too.
 
 use std::time::Duration;
 
@@ -45,6 +46,12 @@ impl Pace {
         }
         self.left = self.next;
         !self.streams
+    }
+
+    /// We have written so many bytes for a peer to read, past the caches or not, in so much time. What has gone past them it gets from memory,
+    /// which takes as long again; otherwise its copy is going on meanwhile.
+    pub fn note_written(&mut self, streamed: bool, len: u32, time: Duration) {
+        self.note(streamed, len, time * (1 + u32::from(streamed)));
     }
 
     /// So many bytes have come, past the peer's caches or not, in so much time from when it began to write to when they had been read.
@@ -99,6 +106,20 @@ mod tests {
         assert!((950..1000).contains(&far), "{far} of 1000 from when they are far on");
         assert!(streamed(&mut pace, NEAR, 300) < 260, "near again, which only a trial shows");
         assert!(streamed(&mut pace, NEAR, 1000) < 10);
+    }
+
+    /// Nanoseconds that the writer of 16 KiB takes, through the caches and past them; near, its reader may have the lines or not.
+    #[test]
+    fn what_its_writer_times_goes_past_the_caches_only_where_processors_are_far() {
+        let times = [([820, 4000], false), ([1800, 1700], false), ([6200, 1900], true), ([4900, 1800], true)];
+        for (costs, streams) in times {
+            let mut pace = Pace::default();
+            for _ in 0..1000 {
+                let past = pace.next_streams();
+                pace.note_written(past, 16 << 10, Duration::from_nanos(costs[usize::from(past)]));
+            }
+            assert_eq!(pace.streams, streams, "{costs:?}");
+        }
     }
 
     #[test]

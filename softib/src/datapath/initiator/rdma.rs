@@ -34,7 +34,7 @@ const LEAST_AWAITED: u32 = 64 << 10;
 /// Carries an RDMA request to the connected queue pair out.
 pub fn attempt(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) -> Step {
     let (reads, dest, iwarp) = (qp.attr.max_rd_atomic, qp.attr.dest_qp_num, w.is_iwarp());
-    work.may_give = may_give(qp, w, work);
+    work.may_give = if work.asked { work.may_give } else { may_give(qp, w, work) };
     if work.late && !work.recalled && is_waited_for(qp, &w.segment, work) {
         return Step::Data;
     }
@@ -60,7 +60,16 @@ pub fn attempt(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) ->
 /// program has said that it does: others leave it to the device, and wait for data in memory.
 pub fn may_give(qp: &Qp, w: &World, work: &Work) -> bool {
     let is_write = matches!(work.opcode, IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM);
-    is_write && w.peers.awaits_writes && qp.kind == IBV_QPT_RC && !mappings::are_checked()
+    is_write
+        && w.peers.awaits_writes
+        && qp.kind == IBV_QPT_RC
+        && !mappings::are_checked()
+        && !(work.len > PIECE && moves_itself(qp, &w.segment))
+}
+
+/// The peer is moving data from or to our memory by its own hand just now: it looks at no ring meanwhile, and if both do so, neither waits for the other.
+fn moves_itself(qp: &Qp, own: &Segment) -> bool {
+    qp.link.as_ref().is_some_and(|link| ring::is_fetching(&own.map, link.slot, link.incarnation))
 }
 
 /// So often a peer that is late, and does the same as we do, is waited for again, for `queue::SOON` each.
@@ -71,9 +80,8 @@ const AGAIN: u8 = 40;
 /// and so on.
 #[cold]
 fn is_waited_for(qp: &Qp, own: &Segment, work: &mut Work) -> bool {
-    let Some(link) = qp.link.as_ref() else { return false };
     let posts = std::mem::replace(&mut work.heard, qp.heard) != qp.heard;
-    let waits = work.waited < AGAIN && (posts || ring::is_fetching(&own.map, link.slot, link.incarnation));
+    let waits = work.waited < AGAIN && (posts || moves_itself(qp, own));
     if waits {
         (work.late, work.waited) = (false, work.waited + 1);
     }

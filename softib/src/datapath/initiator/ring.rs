@@ -5,11 +5,12 @@
 use super::path::{Path, Way};
 use crate::datapath::pieces::{AHEAD, PIECE, is_whole};
 use crate::objects::reply::{Gift, Target};
-use crate::objects::sges::gather;
+use crate::objects::sges::{gather, gather_past};
 use crate::objects::work::{Remote, Step, WORD, Work};
-use crate::shm::cell::{Head, INLINE_MAX, flag, op};
+use crate::shm::cell::{Head, INLINE_MAX, PAST, flag, op};
 use crate::shm::copy::STREAMS;
 use rdma_sys::*;
+use std::time::Duration;
 
 impl<P: Path> Way<'_, P> {
     /// Sends a request, or as much of it as there is room for.
@@ -88,10 +89,27 @@ impl<P: Path> Way<'_, P> {
             let flags = last | if leads && from == 0 { flag::FIRST } else { 0 };
             let head = Head { flags, len, pos: work.number, imm: work.give, ..self.head(op::GIVE) };
             let gift = Gift { target, from };
-            self.push_request(head, &gift.emit(), |to| gather(sges, from as usize, len as usize, to));
+            self.push_gift(head, &gift, sges);
             work.sent += len;
         }
         Step::Data
+    }
+
+    /// Pushes a piece of it, past the caches if that takes less time.
+    fn push_gift(&mut self, head: Head, gift: &Gift, sges: &[ibv_sge]) {
+        let (skip, len) = (gift.from as usize, head.len as usize);
+        if !STREAMS || head.len < PAST {
+            return self.push_request(head, &gift.emit(), |to| gather(sges, skip, len, to));
+        }
+        let past = self.peer.gifts.next_streams();
+        let copy = if past { gather_past } else { gather };
+        let mut took = Duration::ZERO;
+        self.push_request(head, &gift.emit(), |to| {
+            let begin = timing::now();
+            copy(sges, skip, len, to);
+            took = timing::now() - begin;
+        });
+        self.peer.gifts.note_written(past, head.len, took);
     }
 
     /// Whether so many bytes that are given have room.
