@@ -350,7 +350,12 @@ pub struct Link {
     pub unasked: u32,
     /// How many those were when it was late last, and half of it with each answer in time.
     lateness: u32,
+    /// What speaks for it that the next long READs of both sides cross: up to [`CROSSINGS`].
+    crossings: u8,
 }
+
+/// Long READs that are fetched at most behind the last one that has crossed one of the peer's.
+const CROSSINGS: u8 = 8;
 
 impl Link {
     /// The link to a queue pair that has not been looked at yet.
@@ -379,6 +384,7 @@ impl Link {
             owed: 0,
             unasked: 0,
             lateness: 0,
+            crossings: 0,
         }
     }
 
@@ -392,6 +398,17 @@ impl Link {
     pub fn was_slow(&mut self) {
         self.lateness = (2 * self.lateness + 1).min(READS_UNASKED);
         self.unasked = self.lateness + 1;
+    }
+
+    /// A long READ of ours has been under way together with one of the peer's, or not.
+    pub fn note_crossing(&mut self, crossed: bool) {
+        let (more, less) = ((self.crossings + 2).min(CROSSINGS), self.crossings.saturating_sub(1));
+        self.crossings = if crossed { more } else { less };
+    }
+
+    /// Long READs of both sides are under way together, as it seems.
+    pub fn crosses(&self) -> bool {
+        self.crossings > 1
     }
 
     /// It has answered in time.

@@ -53,6 +53,8 @@ pub struct Work {
     pub recalled: bool,
     /// What had been [heard](super::qp::Qp::heard) of the peer when it was asked, or found late.
     pub heard: u32,
+    /// A long READ that was seen under way together with one of the peer's.
+    pub crosses: bool,
     /// How often it has been waited for again, as it had a reason to be late.
     pub waited: u8,
     /// All of it is in the ring, in cells before number `in_ring`, and the receiver's queue pair was no more open then: it is over if that is
@@ -65,6 +67,10 @@ pub struct Work {
     /// XRC: the number of the shared receive queue that it is for.
     pub srqn: u32,
 }
+
+/// READs from here on of which both sides have one under way are each fetched by who has posted it: that is one copy of each. The way through the
+/// rings is two, and the peer's processor is no help with the second one then.
+const LEAST_CROSSING: u32 = 768 << 10;
 
 /// What a request names on the other side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -196,6 +202,11 @@ pub enum Step {
 }
 
 impl Work {
+    /// Whether it is a READ so long that it is better fetched if it crosses one of the peer's.
+    pub fn may_cross(&self) -> bool {
+        self.opcode == IBV_WR_RDMA_READ && self.len >= LEAST_CROSSING
+    }
+
     /// Whether the local buffers are written to: READ, and the atomics that fetch, which are the next two codes.
     #[inline]
     pub fn fetches(&self) -> bool {

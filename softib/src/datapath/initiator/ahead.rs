@@ -14,7 +14,7 @@
 
 use super::attempt::is_readable;
 use super::path::Way;
-use super::rdma::may_give;
+use super::rdma::{crosses, may_give};
 use crate::objects::qp::Qp;
 use crate::objects::work::{Queued, Sges, Step, Wait, Work};
 use crate::objects::world::World;
@@ -77,6 +77,7 @@ fn ask_next(qp: &mut Qp, w: &mut World, opcode: u32) -> bool {
         return false;
     }
     (work.may_give, work.heard) = (may_give(qp, w, &work), qp.heard);
+    work.crosses = crosses(qp, w, &work);
     let World { peers, stats, segment, .. } = w;
     let sent = Way::to_peer(qp, peers, stats, segment.incarnation, &work).is_ok_and(|mut way| {
         let step = way.may_ask(&work).then(|| match work.may_give {

@@ -101,8 +101,13 @@ fn take_data(qp: &mut Qp, w: &mut World, found: &Found) -> bool {
     true
 }
 
-/// All of the data that the request at the head of the SQ fetches has come, in several pieces: how long that took from the first one on.
+/// All of the data that the request at the head of the SQ fetches has come, in several pieces: how long that took from the first one on, and
+/// whether it has crossed such a request of the peer's.
 fn has_come(qp: &mut Qp, w: &mut World) {
+    if let Some(work) = qp.sq.front().map(|queued| queued.work).filter(Work::may_cross) {
+        let crossed = work.crosses || work.heard != qp.heard;
+        qp.link.iter_mut().for_each(|link| link.note_crossing(crossed));
+    }
     if let Some((peer, work)) = asked_of(qp, w)
         && let Some((number, num, since)) = peer.came.take()
         && (number, num) == (work.number, qp.num)

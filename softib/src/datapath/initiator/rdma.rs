@@ -21,6 +21,7 @@ use crate::extras::mappings;
 use crate::objects::grant::Grant;
 use crate::objects::mr::Mrs;
 use crate::objects::qp::Qp;
+use crate::objects::reply::{Asked, Reply};
 use crate::objects::work::{Remote, Step, WORD, Work};
 use crate::objects::world::World;
 use crate::shm::ring::{self, Given};
@@ -35,6 +36,7 @@ const LEAST_AWAITED: u32 = 64 << 10;
 pub fn attempt(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) -> Step {
     let (reads, dest, iwarp) = (qp.attr.max_rd_atomic, qp.attr.dest_qp_num, w.is_iwarp());
     work.may_give = if work.asked { work.may_give } else { may_give(qp, w, work) };
+    work.crosses |= crosses(qp, w, work);
     if work.late && !work.recalled && is_waited_for(qp, &w.segment, work) {
         return Step::Data;
     }
@@ -53,7 +55,18 @@ pub fn attempt(qp: &mut Qp, w: &mut World, work: &mut Work, sges: &[ibv_sge]) ->
         return Step::Done(IBV_WC_LOC_PROT_ERR);
     }
     let grant = Grant { access: way.link.view.access, pd: way.link.view.pd, qpn: dest };
-    way.one_sided(mrs, &grant, work, sges)
+    let step = way.one_sided(mrs, &grant, work, sges);
+    if work.may_cross() && work.moved {
+        let crossed = work.crosses || moves_itself(qp, &w.segment);
+        qp.link.iter_mut().for_each(|link| link.note_crossing(crossed));
+    }
+    step
+}
+
+/// Whether a long READ crosses one of the peer's: that fetches by its own hand just now, or an answer of ours to it is under way.
+pub fn crosses(qp: &Qp, w: &World, work: &Work) -> bool {
+    let is_answer = |reply: &Reply| matches!(reply.asked, Asked::Qp { index, .. } if index == qp.index);
+    work.may_cross() && (moves_itself(qp, &w.segment) || w.replies.iter().any(is_answer))
 }
 
 /// Whether the data of a WRITE may be handed to a peer that polls. It is not there then before one of the two has polled again, which the
@@ -81,6 +94,7 @@ const AGAIN: u8 = 40;
 #[cold]
 fn is_waited_for(qp: &Qp, own: &Segment, work: &mut Work) -> bool {
     let posts = std::mem::replace(&mut work.heard, qp.heard) != qp.heard;
+    work.crosses |= posts;
     let waits = work.waited < AGAIN && (posts || moves_itself(qp, own));
     if waits {
         (work.late, work.waited) = (false, work.waited + 1);
@@ -156,7 +170,8 @@ impl<P: Path> Way<'_, P> {
         let reads = work.opcode == IBV_WR_RDMA_READ;
         let is_long = reads && work.len >= LEAST_AWAITED;
         let may = !work.unsent && (is_long || !self.is_crowded && (reads || work.may_give));
-        if !may || !self.polls || self.peer.is_self() {
+        let is_fetched = work.may_cross() && self.link.crosses();
+        if !may || is_fetched || !self.polls || self.peer.is_self() {
             return false;
         }
         let link = &mut *self.link;

@@ -6,7 +6,7 @@
 use super::ahead::{ask_more, follow, may_follow};
 use super::path::Way;
 use super::queue::{advance, enqueue, soon};
-use super::rdma::may_give;
+use super::rdma::{crosses, may_give};
 use crate::datapath::ends::code_of;
 use crate::datapath::pieces::{PIECE, is_whole};
 use crate::fabric::MAX_MESSAGE;
@@ -34,7 +34,7 @@ pub fn asks(opcode: u32) -> bool {
 #[inline(never)]
 pub fn ask_short(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr, sges: &[ibv_sge]) -> bool {
     let Some(mut work) = short_request(qp, w, wr, sges) else { return false };
-    work.may_give = may_give(qp, w, &work);
+    (work.may_give, work.crosses) = (may_give(qp, w, &work), crosses(qp, w, &work));
     let leads = qp.sq.is_empty();
     let World { peers, stats, segment, .. } = w;
     let Ok(mut way) = Way::to_peer(qp, peers, stats, segment.incarnation, &work) else { return false };

@@ -24,7 +24,6 @@ pub fn answer_short(qps: &mut Qps, w: &mut World, from: From, found: &Found) -> 
     if !qp.is_usually_from(&found.head, from.incarnation) {
         return false;
     }
-    qp.heard = qp.heard.wrapping_add(1);
     let World { mrs, peers, segment, stats, .. } = w;
     let (grant, src_qpn, takes_gifts) = (grant_of(qp), qp.num, !qp.refuses_gifts);
     let Some(link) = qp.link.as_mut() else { return false };
@@ -41,7 +40,10 @@ pub fn answer_short(qps: &mut Qps, w: &mut World, from: From, found: &Found) -> 
         op::FETCH_ADD | op::CMP_SWAP => way.operate(found),
         _ => None,
     };
-    answered.map(|pushed| rung(pushed, peer, &mut stats.doorbells)).is_some()
+    let Some(pushed) = answered else { return false };
+    rung(pushed, peer, &mut stats.doorbells);
+    qp.heard = qp.heard.wrapping_add(1);
+    true
 }
 
 /// From a request to its answer: what the queue pair grants, of which memory, and our tables; the ring that the answer goes through, which has
