@@ -134,7 +134,8 @@ unsafe extern "C" fn sendi(
     tag: mca_btl_base_tag_t,
     descriptor: *mut Descriptor,
 ) -> c_int {
-    let len = header_size.saturating_add(payload_size);
+    // Both are lengths of memory: their sum is one, too.
+    let len = header_size.wrapping_add(payload_size);
     let way: Sendi = if len <= SHORT { sendi_short } else { sendi_longer };
     // SAFETY: as Open MPI has called.
     unsafe { way(raw, endpoint, convertor, header, header_size, payload_size, order, flags, tag, descriptor) }

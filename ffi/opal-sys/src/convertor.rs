@@ -67,10 +67,10 @@ impl opal_convertor_t {
         !ours || !contiguous
     }
 
-    /// Bytes that have not been packed yet.
+    /// Whether `len` bytes or more have not been packed yet. Both of the convertor's counts are lengths of memory.
     #[inline]
-    pub fn remaining(&self) -> usize {
-        self.local_size.saturating_sub(self.b_converted)
+    pub fn has(&self, len: usize) -> bool {
+        self.b_converted.wrapping_add(len) <= self.local_size
     }
 
     /// Address of the next byte, for contiguous data.
@@ -154,6 +154,6 @@ mod tests {
         convertor.local_size = 10;
         // SAFETY: the datatype is set.
         assert_eq!(unsafe { convertor.current_pointer() }, memory[12..].as_ptr());
-        assert_eq!(convertor.remaining(), 6);
+        assert!(convertor.has(6) && !convertor.has(7));
     }
 }

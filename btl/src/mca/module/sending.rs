@@ -451,7 +451,9 @@ unsafe fn contiguous<'a>(convertor: *mut opal_convertor_t, len: usize) -> Option
     // contiguous data is readable.
     unsafe {
         let convertor = &*convertor;
-        let usable = !convertor.need_buffers() && convertor.remaining() >= len;
-        usable.then(|| std::slice::from_raw_parts(convertor.current_pointer(), len))
+        if convertor.need_buffers() || !convertor.has(len) {
+            return None;
+        }
+        Some(std::slice::from_raw_parts(convertor.current_pointer(), len))
     }
 }
