@@ -91,11 +91,13 @@ const AGAIN: u8 = 40;
 /// A peer is late with the answer to this request because it posts requests of its own, of which some have come meanwhile, or fetches something from
 /// us, by a system call; during both it looks at no ring. It is waited for: if its part were done meanwhile, it would find us late in its turn,
 /// and so on.
+/// A WRITE of several pieces that was given is not waited for: it is carried out at once, as the peer's own are.
 #[cold]
 fn is_waited_for(qp: &Qp, own: &Segment, work: &mut Work) -> bool {
     let posts = std::mem::replace(&mut work.heard, qp.heard) != qp.heard;
     work.crosses |= posts;
-    let waits = work.waited < AGAIN && (posts || moves_itself(qp, own));
+    let is_gift = work.may_give && work.len > PIECE;
+    let waits = work.waited < AGAIN && !is_gift && (posts || moves_itself(qp, own));
     if waits {
         (work.late, work.waited) = (false, work.waited + 1);
     }
