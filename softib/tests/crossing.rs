@@ -14,7 +14,7 @@ fn child_main() {
     match role().as_deref() {
         Some("one") => one(),
         Some("other") => other(),
-        _ => {}
+        other => assert_eq!(other, None, "no such role"),
     }
 }
 

@@ -22,7 +22,7 @@ fn child_main() {
         Some("pieces") => pieces(),
         Some("their region") => their_region(),
         Some("their peer") => their_peer(),
-        _ => {}
+        other => assert_eq!(other, None, "no such role"),
     }
 }
 

@@ -78,7 +78,7 @@ fn child_main() {
     match role().as_deref() {
         Some("listener") => listener(),
         Some("takes all groups") => takes_all_groups(),
-        _ => {}
+        other => assert_eq!(other, None, "no such role"),
     }
 }
 

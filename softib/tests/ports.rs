@@ -20,7 +20,7 @@ fn child_main() {
         Some("apart") => apart(),
         Some("misaddresses") => misaddresses(),
         Some("on another wire") => on_another_wire(),
-        _ => {}
+        other => assert_eq!(other, None, "no such role"),
     }
 }
 

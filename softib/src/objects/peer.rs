@@ -354,7 +354,7 @@ pub struct Link {
     crossings: u8,
 }
 
-/// Long READs that are fetched at most behind the last one that has crossed one of the peer's.
+/// Long READs that are fetched behind the last one that has crossed one of the peer's: fewer than so many.
 const CROSSINGS: u8 = 8;
 
 impl Link {
