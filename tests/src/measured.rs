@@ -142,6 +142,17 @@ impl Measurement {
     pub fn half_round_trip(bytes: u64) -> Self {
         Measurement { kind: Kind::HalfRoundTrip, bytes }
     }
+
+    /// The program's word for it, read; `None` for any other word.
+    pub fn parse(word: &str) -> Option<Self> {
+        let (kind, bytes) = word.split_once(':')?;
+        Measurement::of(kind, bytes)
+    }
+
+    fn of(kind: &str, bytes: &str) -> Option<Self> {
+        let kind = Kind::ALL.into_iter().find(|known| known.word() == kind)?;
+        Some(Measurement { kind, bytes: bytes.parse().ok()? })
+    }
 }
 
 impl fmt::Display for Measurement {
@@ -150,11 +161,13 @@ impl fmt::Display for Measurement {
     }
 }
 
-/// A result.
+/// A result; as text, the program's line for it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Measured {
     /// What was measured.
     pub what: Measurement,
+    /// Batches of messages, each with a time of its own.
+    pub batches: u32,
     /// Time of a message in us: the median of the batches.
     pub median_us: f64,
     /// The least of the batches.
@@ -165,12 +178,22 @@ impl Measured {
     /// `KIND BYTES batches N median_us X min_us Y`; `None` for any other line.
     pub fn parse(line: &str) -> Option<Self> {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let [kind, bytes, "batches", _, "median_us", median, "min_us", least] = words[..] else {
+        let [kind, bytes, "batches", batches, "median_us", median, "min_us", least] = words[..] else {
             return None;
         };
-        let kind = Kind::ALL.into_iter().find(|known| known.word() == kind)?;
-        let what = Measurement { kind, bytes: bytes.parse().ok()? };
-        Some(Measured { what, median_us: median.parse().ok()?, least_us: least.parse().ok()? })
+        Some(Measured {
+            what: Measurement::of(kind, bytes)?,
+            batches: batches.parse().ok()?,
+            median_us: median.parse().ok()?,
+            least_us: least.parse().ok()?,
+        })
+    }
+}
+
+impl fmt::Display for Measured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Measured { what: Measurement { kind, bytes }, batches, median_us, least_us } = self;
+        write!(f, "{} {bytes} batches {batches} median_us {median_us} min_us {least_us}", kind.word())
     }
 }
 
@@ -183,10 +206,14 @@ mod tests {
         for kind in Kind::ALL {
             let line = format!("{} 1000 batches 7 median_us 2.0 min_us 1.5", kind.word());
             let what = Measurement { kind, bytes: 1000 };
-            assert_eq!(Measured::parse(&line), Some(Measured { what, median_us: 2.0, least_us: 1.5 }));
+            assert_eq!(Measurement::parse(&what.to_string()), Some(what));
+            let measured = Measured { what, batches: 7, median_us: 2.0, least_us: 1.5 };
+            assert_eq!(Measured::parse(&line), Some(measured));
+            assert_eq!(Measured::parse(&measured.to_string()), Some(measured));
         }
         for line in ["PASS pingpong", "x 1 batches 7 median_us 2 min_us 1", "size 1 batches 7 median_us"] {
             assert_eq!(Measured::parse(line), None, "{line}");
+            assert_eq!(Measurement::parse(line), None, "{line}");
         }
     }
 

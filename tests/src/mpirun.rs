@@ -313,7 +313,8 @@ pub fn indent(text: &str) -> String {
     text.lines().map(|line| format!("    {line}")).collect::<Vec<_>>().join("\n")
 }
 
-fn quoted(word: &str) -> String {
+/// As one word of a shell's command line.
+pub fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./,:=+@%^".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
         word.to_owned()

@@ -12,6 +12,7 @@
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -19,7 +20,8 @@ use std::time::{Duration, Instant};
 use crate::failure::Context;
 use crate::measured::{Measured, Measurement};
 use crate::mpirun::Job;
-use crate::process::{Finished, Limits};
+use crate::mpirun::{indent, tail};
+use crate::process::{self, Limits};
 use crate::{Failure, Result};
 
 /// Of a job: all of a round, on a machine that may be busy.
@@ -31,9 +33,9 @@ const TICK: Duration = Duration::from_millis(2);
 /// A job under control.
 #[derive(Debug)]
 pub struct Session {
-    job: Job,
     listener: UnixListener,
-    run: JoinHandle<Result<Finished>>,
+    /// Its end: success, or its command and its output.
+    run: JoinHandle<Result<()>>,
     /// Connections, those of the ranks in their order.
     ranks: Vec<BufReader<UnixStream>>,
 }
@@ -44,15 +46,38 @@ impl Session {
     /// # Errors
     /// There is no socket to be had.
     pub fn start(job: Job, largest: u64) -> Result<Self> {
+        Session::begin(largest, move |arguments| {
+            job.arguments(arguments).expect_success(LIMITS).map(|_finished| ())
+        })
+    }
+
+    /// The same of a job that has been put down as a command line ([`Job::command_line`]).
+    ///
+    /// # Errors
+    /// There is no socket to be had.
+    pub fn start_line(line: &str, largest: u64) -> Result<Self> {
+        let line = line.to_owned();
+        Session::begin(largest, move |arguments| {
+            let line = format!("{line} {}", arguments.join(" "));
+            let finished = process::run(Command::new("sh").arg("-c").arg(&line), LIMITS, &mut |_| {})?;
+            if finished.ok() {
+                return Ok(());
+            }
+            let (end, output) = (finished.describe(), indent(tail(&finished.output, 60)));
+            Err(Failure(format!("the job {end}\n  command: {line}\n  output:\n{output}")))
+        })
+    }
+
+    /// Listens, and starts what runs the job, with the program's arguments, to its end.
+    fn begin(largest: u64, run: impl FnOnce(&[String]) -> Result<()> + Send + 'static) -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("oxib-bench-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let address = SocketAddr::from_abstract_name(&name).context("a name of a socket")?;
         let listener = UnixListener::bind_addr(&address).context(format_args!("cannot listen on {name}"))?;
         listener.set_nonblocking(true).context("cannot listen without waiting")?;
-        let job = job.arguments(["--control", &name, &largest.to_string()]);
-        let command = job.clone();
-        let run = thread::spawn(move || command.run(LIMITS, &mut |_| {}));
-        Ok(Session { job, listener, run, ranks: Vec::new() })
+        let arguments = ["--control".to_owned(), name, largest.to_string()];
+        let run = thread::spawn(move || run(&arguments));
+        Ok(Session { listener, run, ranks: Vec::new() })
     }
 
     /// Waits for the connections of all ranks.
@@ -105,10 +130,42 @@ impl Session {
     /// It failed; the text has its command and its output.
     pub fn end(mut self) -> Result<()> {
         self.close();
-        let ended = self.run.join().unwrap_or_else(|_| Err(Failure::new("the watching thread panicked")));
-        let finished = ended?;
-        if finished.ok() { Ok(()) } else { Err(self.job.explain(&finished)) }
+        self.run.join().unwrap_or_else(|_| Err(Failure::new("the watching thread panicked")))
     }
+}
+
+/// Why a session has failed, and the session: its end may tell more.
+pub type Failed = (Failure, Session);
+
+/// A round: measurement by measurement, all sessions in turn, beginning with the one at `first` modulo their number. `each` is told row and
+/// column, and what came of it; a session that has failed has lost its place.
+///
+/// # Errors
+/// `each` gives up.
+pub fn take_turns(
+    sessions: &mut [Option<Session>],
+    first: usize,
+    (rows, milliseconds): (&[Measurement], u64),
+    each: &mut dyn FnMut((usize, usize), std::result::Result<Measured, Failed>) -> Result<()>,
+) -> Result<()> {
+    for (row, what) in rows.iter().enumerate() {
+        for column in in_turn(sessions.len(), first) {
+            let Some(mut session) = sessions[column].take() else { continue };
+            match session.measure(*what, milliseconds) {
+                Ok(measured) => {
+                    sessions[column] = Some(session);
+                    each((row, column), Ok(measured))?;
+                }
+                Err(why) => each((row, column), Err((why, session)))?,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// All places, beginning with that at `first` modulo their number.
+pub fn in_turn(places: usize, first: usize) -> impl Iterator<Item = usize> {
+    (0..places).map(move |turn| (turn + first) % places)
 }
 
 /// A connection and the rank that it says it is.
@@ -143,6 +200,21 @@ mod tests {
         drop(there);
         assert_eq!(line(&mut here), Ok("done".to_owned()));
         assert!(line(&mut here).is_err());
+    }
+
+    #[test]
+    fn every_round_begins_with_another_place() {
+        let turns = |first| in_turn(3, first).collect::<Vec<_>>();
+        assert_eq!([turns(0), turns(1), turns(5)], [[0, 1, 2], [1, 2, 0], [2, 0, 1]]);
+        assert_eq!(in_turn(0, 3).count(), 0);
+    }
+
+    #[test]
+    fn a_command_line_that_ends_early_says_how() {
+        let mut session = Session::start_line("echo why; exit 3; #", 8).unwrap();
+        assert_eq!(session.connect(2), Err(Failure::new("the job ended at its start")));
+        let why = session.end().unwrap_err().0;
+        assert!(why.contains("exit code 3") && why.contains("    why"), "{why}");
     }
 
     #[test]

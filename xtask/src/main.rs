@@ -4,7 +4,7 @@
 //!     verbs       a command that runs on the drop-in libibverbs
 //!     install     ... to where Open MPI looks by itself; uninstall
 //!     pingpong    one table: oxib beside vader and tcp
-//!     bench       the figures of docs/results.md; instrument: oxib beside the others; bench_connect, bench_instructions, bench_memory,
+//!     bench       the figures of docs/results.md; instrument: oxib beside the others (conduct: its part in a guest); bench_connect, bench_instructions, bench_memory,
 //!                 bench_threads: its other kinds; ways: what they compare
 //!     test        every test: unit and property (cargo_test), end to end; kernel: over a real kernel's verbs, in guests
 //!
@@ -153,6 +153,7 @@ fn dispatch(words: &[String]) -> Result<()> {
         "order" => order::command(Args::parse(rest, &order::OPTIONS)?),
         "fuzz" => fuzz::command(Args::parse(rest, &fuzz::OPTIONS)?),
         "bench" => bench::command(Args::parse(rest, &bench::OPTIONS)?),
+        "conduct" => instrument::conductor::command(rest),
         "help" | "--help" | "-h" => {
             say!("{}", USAGE.trim_end());
             Ok(())

@@ -219,7 +219,7 @@ fn what_to_try(plan: &Plan, Failure(text): Failure) -> Failure {
 
 /// A half round trip of the program's.
 fn parse_line(line: &str) -> Option<Point> {
-    let Measured { what, median_us, least_us } = Measured::parse(line)?;
+    let Measured { what, median_us, least_us, .. } = Measured::parse(line)?;
     let mb_per_s = what.bytes as f64 / median_us.max(1e-6);
     let half = what.kind == Kind::HalfRoundTrip;
     half.then_some(Point { bytes: what.bytes, half_round_trip_us: median_us, fastest_us: least_us, mb_per_s })

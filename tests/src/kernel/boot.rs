@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::Setting;
-use super::report::{News, Outcome, Report};
+use super::report::{Errand, News, Outcome, Report, Wanted};
 use super::table::{Job, Over, World};
 use crate::failure::Context;
 use crate::mpirun::{self, Transport, tail};
@@ -36,19 +36,31 @@ pub fn prepare(setting: &Setting) -> Result<()> {
     Err(Failure(format!("no guest can be booted: tests/kernel/vmrun --setup {}", finished.describe())))
 }
 
+/// What these jobs are in this world's guests.
+///
+/// # Errors
+/// A program does not compile.
+pub fn errands(setting: &Setting, world: &World, jobs: &[Job]) -> Result<Vec<Errand>> {
+    let errand = |job: &Job| {
+        let command = mpirun(setting, world, job)?.command_line();
+        Ok(Errand { command, seconds: job.seconds, wanted: Wanted::of(job) })
+    };
+    jobs.iter().map(errand).collect()
+}
+
 /// Boots, runs the jobs, tells `each` what came of the one with this index; every job gets exactly one outcome.
 ///
 /// # Errors
-/// The list of jobs cannot be made; what goes wrong in the guest is in the outcomes.
+/// The list of jobs cannot be written; what goes wrong in the guest is in the outcomes.
 pub fn run(
     setting: &Setting,
     world: &World,
-    jobs: &[Job],
+    errands: &[Errand],
     each: &mut dyn FnMut(usize, Outcome),
 ) -> Result<News> {
-    let list = List::write(setting, world, jobs)?;
-    let mut report = Report::new(jobs);
-    let seconds = BOOT_SECONDS + jobs.iter().map(|job| job.seconds).sum::<u64>();
+    let list = List::write(setting, errands)?;
+    let mut report = Report::new(errands);
+    let seconds = BOOT_SECONDS + errands.iter().map(|errand| errand.seconds).sum::<u64>();
     let mut command = vmrun(setting);
     command.args(["--net", world.device.driver(), "--hosts", &world.guests.to_string()]);
     // Two spinning ranks of one guest must not share a processor; a guest of its own has one rank.
@@ -83,13 +95,12 @@ fn vmrun(setting: &Setting) -> Command {
 struct List(PathBuf);
 
 impl List {
-    fn write(setting: &Setting, world: &World, jobs: &[Job]) -> Result<List> {
+    fn write(setting: &Setting, errands: &[Errand]) -> Result<List> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let path = setting.cache.join(format!("jobs-{}-{count}", std::process::id()));
-        let lines =
-            jobs.iter().map(|job| Ok(format!("{}\t{}\n", job.seconds, command(setting, world, job)?)));
-        let text = lines.collect::<Result<String>>()?;
+        let line = |errand: &Errand| format!("{}\t{}\n", errand.seconds, errand.command);
+        let text: String = errands.iter().map(line).collect();
         std::fs::write(&path, text).context(format_args!("cannot write {}", path.display()))?;
         Ok(List(path))
     }
@@ -102,7 +113,10 @@ impl Drop for List {
 }
 
 /// The job's mpirun, as one would type it in the guest.
-fn command(setting: &Setting, world: &World, job: &Job) -> Result<String> {
+///
+/// # Errors
+/// The program does not compile.
+pub fn mpirun(setting: &Setting, world: &World, job: &Job) -> Result<mpirun::Job> {
     let device = format!("{}0", world.device.driver());
     let transport = Transport::new(if job.over == Over::Oxib { "oxib" } else { "tcp" });
     let mut mpirun =
@@ -134,7 +148,7 @@ fn command(setting: &Setting, world: &World, job: &Job) -> Result<String> {
     for (name, value) in job.parameters.iter().copied().chain(tried) {
         mpirun = mpirun.parameter(name, value);
     }
-    Ok(mpirun.command_line())
+    Ok(mpirun)
 }
 
 /// UCX's settings, passed on to ranks on other guests. It takes an IPv6 GID: with an IPv4 GID of rxe its UD wire-up ignores what arrives (1.13).

@@ -26,7 +26,7 @@ impl Figures {
         }
         let Some((_, sizes)) = self.0.last_mut() else { return };
         let measured = outcome.output.lines().filter_map(Measured::parse);
-        for Measured { what, median_us, least_us } in measured {
+        for Measured { what, median_us, least_us, .. } in measured {
             sizes.entry(what.bytes).or_default().push((job.over.name(), median_us, least_us));
         }
     }

@@ -21,13 +21,15 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use crate::measured::Measurement;
+use crate::mpirun::quoted;
 use crate::output::SignOfLife;
 use crate::programs::Programs;
+use crate::session::in_turn;
 use crate::suite::Tally;
 use crate::suite::runner::wanted;
 use crate::{Failure, Result, say};
 use figures::Figures;
-use report::Outcome;
+use report::{Errand, Outcome, Wanted};
 use table::{Contender, Job, World};
 
 /// What all worlds share.
@@ -64,7 +66,8 @@ pub fn run(setting: &Setting, filters: &[String]) -> Result<(Tally, Figures)> {
         say!("booting: {world}");
         let began = Instant::now();
         let sign = SignOfLife::of(format!("guests of {world}"));
-        let news = boot::run(setting, world, jobs, &mut |index, outcome| {
+        let errands = boot::errands(setting, world, jobs)?;
+        let news = boot::run(setting, world, &errands, &mut |index, outcome| {
             sign.heard();
             progress.tell(world, &jobs[index], &outcome);
             figures.take(world, &jobs[index], &outcome);
@@ -74,7 +77,7 @@ pub fn run(setting: &Setting, filters: &[String]) -> Result<(Tally, Figures)> {
     Ok((progress.tally, figures))
 }
 
-/// Boots a world once and measures in it, round by round, all contenders, which take turns; the next round begins with
+/// Boots a world once and measures in it, round by round, a job of each contender; the next round begins with
 /// another one. `each` is told round, place in that list, and outcome.
 ///
 /// # Errors
@@ -90,11 +93,55 @@ pub fn measure(
     let turns = turns(contenders.len(), rounds);
     let job = |&(_, column): &(usize, usize)| table::measuring(&contenders[column], milliseconds, what);
     let jobs: Vec<Job> = turns.iter().map(job).collect();
-    let sign = SignOfLife::of(format!("guests of {world}"));
-    let news = boot::run(setting, world, &jobs, &mut |index, outcome| {
-        sign.heard();
+    let errands = boot::errands(setting, world, &jobs)?;
+    follow(setting, world, &errands, &mut |index, outcome| {
         let (round, column) = turns[index];
         each(round, column, outcome);
+    })
+}
+
+/// Boots a world of one guest once and measures in it, round by round, jobs of all contenders at the same time, which take turns measurement
+/// by measurement: `conductor ROUND MILLISECONDS WORD,WORD... COMMAND...` starts the commands in the guest ([`crate::session`]) and says what
+/// they measure. `each` is told round and outcome.
+///
+/// # Errors
+/// The guest could not be prepared.
+pub fn measure_in_turns(
+    setting: &Setting,
+    world: &World,
+    conductor: &[String],
+    (contenders, rounds): (&[Contender], usize),
+    (milliseconds, what): (u64, &[Measurement]),
+    each: &mut dyn FnMut(usize, Outcome),
+) -> Result<()> {
+    boot::prepare(setting)?;
+    let line = |contender| {
+        let job = Job { arguments: Vec::new(), ..table::measuring(contender, milliseconds, what) };
+        boot::mpirun(setting, world, &job).map(|mpirun| mpirun.command_line())
+    };
+    let lines = contenders.iter().map(line).collect::<Result<Vec<String>>>()?;
+    let words = what.iter().map(Measurement::to_string).collect::<Vec<_>>().join(",");
+    let errand = |round: usize| {
+        let of_round = [round.to_string(), milliseconds.to_string(), words.clone()];
+        let all = conductor.iter().chain(&of_round).chain(&lines);
+        let command = all.map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
+        Errand { command, seconds: table::MEASURING_SECONDS, wanted: Wanted::Anything }
+    };
+    let errands: Vec<Errand> = (0..rounds).map(errand).collect();
+    follow(setting, world, &errands, each)
+}
+
+/// Boots, tells `each` what came of the errands, and says what the device has counted.
+fn follow(
+    setting: &Setting,
+    world: &World,
+    errands: &[Errand],
+    each: &mut dyn FnMut(usize, Outcome),
+) -> Result<()> {
+    let sign = SignOfLife::of(format!("guests of {world}"));
+    let news = boot::run(setting, world, errands, &mut |index, outcome| {
+        sign.heard();
+        each(index, outcome);
     })?;
     say!("{world}: {news}");
     Ok(())
@@ -102,7 +149,7 @@ pub fn measure(
 
 /// Round and place among so many contenders, in the order of the jobs.
 fn turns(places: usize, rounds: usize) -> Vec<(usize, usize)> {
-    (0..rounds).flat_map(|round| (0..places).map(move |turn| (round, (turn + round) % places))).collect()
+    (0..rounds).flat_map(|round| in_turn(places, round).map(move |place| (round, place))).collect()
 }
 
 fn chosen(filters: &[String]) -> Vec<(World, Vec<Job>)> {

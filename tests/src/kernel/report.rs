@@ -8,6 +8,47 @@ use crate::measured::Measured;
 use crate::mpirun::tail;
 use crate::{Failure, Result};
 
+/// What one job of a boot is to do.
+#[derive(Debug)]
+pub struct Errand {
+    /// A line for bash.
+    pub command: String,
+    /// How long it may take.
+    pub seconds: u64,
+    /// What it says when it has done so.
+    pub wanted: Wanted,
+}
+
+/// What a job says in the end, if all is well.
+#[derive(Debug)]
+pub enum Wanted {
+    /// `PASS name`.
+    Pass(&'static str),
+    /// So many results.
+    Results(usize),
+    /// Nothing particular: its exit status says all.
+    Anything,
+}
+
+impl Wanted {
+    /// Of one of our programs.
+    pub fn of(job: &Job) -> Self {
+        match job.program {
+            // Milliseconds, and a word for each result.
+            FIGURES => Wanted::Results(job.arguments.len().saturating_sub(1)),
+            program => Wanted::Pass(program),
+        }
+    }
+
+    fn is_in(&self, output: &str) -> bool {
+        match self {
+            Wanted::Pass(program) => output.lines().any(|line| line == format!("PASS {program}")),
+            Wanted::Results(count) => output.lines().filter_map(Measured::parse).count() == *count,
+            Wanted::Anything => true,
+        }
+    }
+}
+
 /// How a job ended.
 #[derive(Debug)]
 pub struct Outcome {
@@ -44,7 +85,7 @@ impl fmt::Display for News {
 /// A boot's lines, as they come.
 #[derive(Debug)]
 pub struct Report<'a> {
-    jobs: &'a [Job],
+    errands: &'a [Errand],
     /// Jobs that have ended.
     ended: usize,
     output: String,
@@ -54,8 +95,8 @@ pub struct Report<'a> {
 
 impl<'a> Report<'a> {
     /// Nothing said yet.
-    pub fn new(jobs: &'a [Job]) -> Self {
-        Report { jobs, ended: 0, output: String::new(), left: Vec::new(), news: News::default() }
+    pub fn new(errands: &'a [Errand]) -> Self {
+        Report { errands, ended: 0, output: String::new(), left: Vec::new(), news: News::default() }
     }
 
     /// One more line; the job that it ends, by index.
@@ -80,11 +121,11 @@ impl<'a> Report<'a> {
 
     fn end(&mut self, numbers: &str) -> Option<(usize, Outcome)> {
         let (status, tenths) = numbers.split_once(' ')?;
-        let (index, job) = (self.ended, self.jobs.get(self.ended)?);
+        let (index, errand) = (self.ended, self.errands.get(self.ended)?);
         self.ended += 1;
         let output = std::mem::take(&mut self.output);
         let left = std::mem::take(&mut self.left);
-        let verdict = verdict(job, status.parse().unwrap_or(-1), &left, &output);
+        let verdict = verdict(errand, status.parse().unwrap_or(-1), &left, &output);
         Some((index, Outcome { output, seconds: tenths.parse().unwrap_or(0.0) / 10.0, verdict }))
     }
 
@@ -93,21 +134,21 @@ impl<'a> Report<'a> {
         let failed = |index| {
             (index, Outcome { output: String::new(), seconds: 0.0, verdict: Err(Failure(why.to_owned())) })
         };
-        ((self.ended..self.jobs.len()).map(failed).collect(), self.news)
+        ((self.ended..self.errands.len()).map(failed).collect(), self.news)
     }
 }
 
 /// What `timeout` ends with when it has ended a command.
 const TIMED_OUT: i32 = 124;
 
-fn verdict(job: &Job, status: i32, left: &[String], output: &str) -> Result<()> {
+fn verdict(errand: &Errand, status: i32, left: &[String], output: &str) -> Result<()> {
     let fault = if status == TIMED_OUT {
-        format!("did not end within {} s", job.seconds)
+        format!("did not end within {} s", errand.seconds)
     } else if status != 0 {
         format!("ended with exit status {status}")
     } else if !left.is_empty() {
         format!("left processes behind: {}", left.join(", "))
-    } else if !says_so(job, output) {
+    } else if !errand.wanted.is_in(output) {
         "ended without a word of success".to_owned()
     } else {
         return Ok(());
@@ -115,31 +156,20 @@ fn verdict(job: &Job, status: i32, left: &[String], output: &str) -> Result<()> 
     Err(Failure(format!("the job {fault}; it said:\n{}", tail(output, 40))))
 }
 
-/// `PASS name`, or a result for each word.
-fn says_so(job: &Job, output: &str) -> bool {
-    if job.program == FIGURES {
-        let results = output.lines().filter_map(Measured::parse).count();
-        return results + 1 == job.arguments.len();
-    }
-    output.lines().any(|line| line == format!("PASS {}", job.program))
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::table;
     use super::*;
 
-    fn two_jobs() -> Vec<Job> {
-        table::worlds()
-            .remove(0)
-            .1
-            .into_iter()
-            .filter(|job| job.program == "flood" || job.program == "idle")
-            .take(2)
-            .collect()
+    fn errand(wanted: Wanted) -> Errand {
+        Errand { command: String::new(), seconds: 1, wanted }
     }
 
-    fn told(jobs: &[Job], lines: &[&str]) -> (Vec<(usize, Outcome)>, News) {
+    fn two_jobs() -> [Errand; 2] {
+        ["idle", "flood"].map(|program| errand(Wanted::Pass(program)))
+    }
+
+    fn told(jobs: &[Errand], lines: &[&str]) -> (Vec<(usize, Outcome)>, News) {
         let mut report = Report::new(jobs);
         let mut outcomes: Vec<_> = lines.iter().filter_map(|line| report.line(line)).collect();
         let (rest, news) = report.conclude("the guest died");
@@ -173,6 +203,20 @@ mod tests {
             assert_eq!(outcomes.len(), 2, "{end}");
             assert!(outcomes[0].1.verdict.is_err(), "{end}");
             assert_eq!(outcomes[1].1.verdict, Err(Failure::new("the guest died")));
+        }
+    }
+
+    #[test]
+    fn a_ping_pong_has_a_result_for_each_word_and_other_programs_pass() {
+        let (_, jobs) = table::worlds().remove(0);
+        let of = |program| Wanted::of(jobs.iter().find(|job| job.program == program).unwrap());
+        assert!(matches!(of("idle"), Wanted::Pass("idle")));
+        assert!(matches!(of(FIGURES), Wanted::Results(count) if count > 1));
+        let result = "size 8 batches 7 median_us 2.0 min_us 1.5";
+        for (output, passed) in [("", false), (result, true)] {
+            let lines = ["@@ begin 0", output, "@@ end 0 0 1"];
+            let (outcomes, _) = told(&[errand(Wanted::Results(1))], &lines);
+            assert_eq!(outcomes[0].1.verdict.is_ok(), passed, "{output}");
         }
     }
 

@@ -1,5 +1,6 @@
 //! `cargo xtask bench --kernel`: the same program, the same sizes, over a real kernel's soft RoCE, in one guest and between two
-//! (`e2e::kernel`): oxib, UCX's rc_v and tcp, in jobs that follow each other. Emulated: the ratios of one run say something, the times do not.
+//! (`e2e::kernel`): oxib, UCX's rc_v and tcp. Within one guest they take turns measurement by measurement ([`conductor`]); between two they
+//! are jobs that follow each other. Emulated: the ratios of one run say something, the times do not.
 
 use std::path::{Path, PathBuf};
 
@@ -7,19 +8,21 @@ use super::aims::GUEST;
 use super::plan::{self, Batches};
 use super::record::{NOTE, Record};
 use super::samples::Samples;
-use super::{contenders, plot, tables};
+use super::{conductor, contenders, plot, tables};
 use crate::args::Args;
 use crate::report::{json_fields, write_json};
 use crate::workspace::Workspace;
 use crate::{build, kernel, packages};
-use e2e::kernel::report::Outcome;
+use e2e::failure::Context;
 use e2e::kernel::table::{Contender, World, measured, measured_worlds};
-use e2e::kernel::{Setting, measure};
+use e2e::kernel::{Setting, measure, measure_in_turns};
 use e2e::measured::{Measured, Measurement};
 use e2e::{Failure, OpenMpi, Result, machine, say, tell};
 
 /// Timed milliseconds of a measurement; the emulated payloads and their checks take several times as long.
 const MILLISECONDS: u64 = 150;
+/// How often jobs that take turns measure everything: starting them takes most of the time. Each is a round of its own in the tables.
+const PASSES: usize = 3;
 /// What a measurement takes, and a job's start and end, on a quiet machine.
 const ALL_OF_A_MEASUREMENT: f64 = 1.7;
 const ALL_OF_A_JOB: f64 = 8.0;
@@ -72,7 +75,7 @@ pub fn command(args: &Args) -> Result<()> {
     };
     let mut worlds = Vec::new();
     for world in measured_worlds() {
-        let samples = guests.samples(&world)?;
+        let samples = if world.guests == 1 { guests.in_turns(&world) } else { guests.samples(&world) }?;
         guests.show(&world, &samples);
         if let Some(path) = args.value("svg") {
             plot::draw(&named(path, &world), &samples, GUEST, &caption(&world, samples.rounds))?;
@@ -83,10 +86,42 @@ pub fn command(args: &Args) -> Result<()> {
 }
 
 impl Guests {
-    fn samples(&self, world: &World) -> Result<Samples> {
+    fn nothing_yet(&self) -> Samples {
         let names = self.contenders.iter().map(|contender| contender.name.to_owned()).collect();
-        let mut samples = Samples::new(names, self.rows.clone());
-        let (mut failure, mut done) = (None, 0);
+        Samples::new(names, self.rows.clone())
+    }
+
+    /// Measurement by measurement; oxib's failure is ours.
+    fn in_turns(&self, world: &World) -> Result<Samples> {
+        let (mut samples, mut failure) = (self.nothing_yet(), None);
+        let program = std::env::current_exe().context("this program's file")?;
+        let conductor = [program.to_string_lossy().into_owned(), "conduct".to_owned()];
+        let (milliseconds, passes) = (self.milliseconds.div_ceil(PASSES as u64), self.rows.repeat(PASSES));
+        let minutes = self.seconds() / 60.0;
+        tell!(
+            "{world}: {} rounds of {PASSES} passes, about {minutes:.0} minutes on a quiet machine",
+            self.rounds
+        );
+        measure_in_turns(
+            &self.setting,
+            world,
+            &conductor,
+            (&self.contenders, self.rounds as usize),
+            (milliseconds, &passes),
+            &mut |round, outcome| {
+                tell!("[{}/{}] {:.0} s", round + 1, self.rounds, outcome.seconds);
+                self.keep_passes(&mut samples, &outcome.output);
+                if let Err(Failure(why)) = outcome.verdict {
+                    failure.get_or_insert(Failure(format!("{world}: {why}")));
+                }
+            },
+        )?;
+        failure.map_or(Ok(samples), Err)
+    }
+
+    /// In jobs that follow each other.
+    fn samples(&self, world: &World) -> Result<Samples> {
+        let (mut samples, mut failure, mut done) = (self.nothing_yet(), None, 0);
         let jobs = self.rounds as usize * self.contenders.len();
         tell!("{world}: {jobs} jobs, about {:.0} minutes on a quiet machine", self.seconds() / 60.0);
         measure(
@@ -100,7 +135,9 @@ impl Guests {
                 if samples.rounds <= round {
                     samples.begin_round();
                 }
-                self.keep(&mut samples, column, &outcome);
+                for measured in outcome.output.lines().filter_map(Measured::parse) {
+                    self.keep(&mut samples, column, measured);
+                }
                 if let (0, Err(Failure(why))) = (column, outcome.verdict) {
                     failure.get_or_insert(Failure(format!("{world}: {why}")));
                 }
@@ -109,11 +146,27 @@ impl Guests {
         failure.map_or(Ok(samples), Err)
     }
 
-    fn keep(&self, samples: &mut Samples, column: usize, outcome: &Outcome) {
-        for measured in outcome.output.lines().filter_map(Measured::parse) {
-            if let Some(row) = self.rows.iter().position(|what| *what == measured.what) {
-                samples.set(row, column, self.batches.of(measured));
+    /// A round for each pass over all rows: the pass of a result is told by how many there were of its kind before.
+    fn keep_passes(&self, samples: &mut Samples, output: &str) {
+        let heard: Vec<(usize, Measured)> = output.lines().filter_map(conductor::heard).collect();
+        for pass in 0..PASSES {
+            samples.begin_round();
+            for column in 0..self.contenders.len() {
+                for what in &self.rows {
+                    let of_kind =
+                        |(of, measured): &&(usize, Measured)| *of == column && measured.what == *what;
+                    if let Some((_, measured)) = heard.iter().filter(of_kind).nth(pass) {
+                        self.keep(samples, column, *measured);
+                    }
+                }
             }
+        }
+        output.lines().filter(|line| conductor::heard(line).is_none()).for_each(|line| tell!("{line}"));
+    }
+
+    fn keep(&self, samples: &mut Samples, column: usize, measured: Measured) {
+        if let Some(row) = self.rows.iter().position(|what| *what == measured.what) {
+            samples.set(row, column, self.batches.of(measured));
         }
     }
 

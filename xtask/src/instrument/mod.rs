@@ -1,7 +1,7 @@
 //! `cargo xtask bench`: oxib beside every transport that does the same, at every size, as one instrument.
 //!
 //!     here        between processes of this host: the command
-//!     guests      over a real kernel's verbs, in emulated guests: the same command with `--kernel`
+//!     guests      over a real kernel's verbs, in emulated guests: the same command with `--kernel`; conductor: a round within a guest
 //!     contenders  the transports with their settings
 //!     plan        what is measured, how often
 //!     rounds      the rounds: jobs of all transports, which take turns measurement by measurement
@@ -14,6 +14,7 @@
 //! payload is checked, outside of the timed parts (tests/mpi/measure.h). All transports have the same placement of ranks.
 
 mod aims;
+pub mod conductor;
 mod contenders;
 mod doorbells;
 mod guests;

@@ -11,7 +11,7 @@ use super::samples::Samples;
 use crate::report::Progress;
 use crate::workspace::Workspace;
 use e2e::measured::{Kind, Measurement};
-use e2e::session::Session;
+use e2e::session::{Session, take_turns};
 use e2e::{Failure, OpenMpi, Result, machine, tell};
 
 /// Failures of another's transport after which it is left out.
@@ -76,17 +76,15 @@ impl Bench<'_> {
         outcome.samples.begin_round();
         let mut sessions = self.sessions(outcome)?;
         let before = self.line(&mut sessions);
-        let columns = sessions.len();
-        for (row, what) in self.plan.rows.iter().enumerate() {
-            progress.detail(&format!("round {} of {}: {what}", round + 1, self.plan.rounds));
-            for column in (0..columns).map(|turn| (turn + round) % columns) {
-                let Some(session) = &mut sessions[column] else { continue };
-                match session.measure(*what, self.plan.milliseconds) {
-                    Ok(measured) => outcome.samples.set(row, column, self.plan.batches.of(measured)),
-                    Err(why) => self.lost(column, sessions[column].take(), why, outcome)?,
-                }
+        let (rows, milliseconds) = (self.plan.rows.as_slice(), self.plan.milliseconds);
+        take_turns(&mut sessions, round, (rows, milliseconds), &mut |(row, column), came| {
+            progress.detail(&format!("round {} of {}: {}", round + 1, self.plan.rounds, rows[row]));
+            match came {
+                Ok(measured) => outcome.samples.set(row, column, self.plan.batches.of(measured)),
+                Err((why, session)) => self.lost(column, Some(session), why, outcome)?,
             }
-        }
+            Ok(())
+        })?;
         let after = self.line(&mut sessions);
         if let (Some(before), Some(after)) = (before, after) {
             outcome.samples.set_line([before, after]);
