@@ -32,7 +32,7 @@ use std::cell::UnsafeCell;
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use sync::Guard;
 use turns::Turns;
 use verbs::{Atomics, LKey, RKey, RdmaOp, Sge};
@@ -206,6 +206,8 @@ pub struct Module {
     /// Limits and functions.
     pub base: UnsafeCell<mca_btl_base_module_t>,
     abi: &'static Abi,
+    /// More than one thread may call.
+    threads: &'static AtomicBool,
     state: Guarded<State>,
     /// The module of the next port.
     next: AtomicPtr<Module>,
@@ -254,6 +256,7 @@ impl Module {
         };
         Box::leak(Box::new(Module {
             abi,
+            threads: abi.threads(),
             state: Guarded::new(state),
             next: AtomicPtr::new(std::ptr::null_mut()),
             place,
@@ -323,10 +326,16 @@ impl Module {
         std::iter::successors(Module::linked(&FIRST), |this| Module::linked(&this.next))
     }
 
+    /// More than one thread may call us. It can become true at any time: it is read on every entry.
+    #[inline(always)] // with every call
+    fn uses_threads(&self) -> bool {
+        self.threads.load(Ordering::Relaxed)
+    }
+
     /// Runs `f` on the state. `f` calls nothing of Open MPI.
     #[inline]
     pub fn with<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
-        let _guard = (self.abi.uses_threads() || self.state.is_shared()).then(|| self.locked());
+        let _guard = (self.uses_threads() || self.state.is_shared()).then(|| self.locked());
         // SAFETY: either the lock is held, or Open MPI has promised that only one thread calls us and none of ours does;
         // and `f` does not call out, so that no second borrow can begin before this one ends.
         unsafe { self.state.enter(|state| state.entered(f)) }
@@ -365,7 +374,7 @@ impl Module {
 
     /// A caller outside of a receive callback can be told to come again later.
     fn can_wait(&self) -> bool {
-        !inside::is_inside(self.abi.uses_threads())
+        !inside::is_inside(self.uses_threads())
     }
 
     fn rdma_done(&'static self, operation: Operation, ok: bool) {

@@ -124,8 +124,13 @@ impl Abi {
     /// True when more than one thread may call us. It can become true after our init: read it on every entry.
     #[inline]
     pub fn uses_threads(&self) -> bool {
-        // SAFETY: a static `bool` of the library, which it may change at any time: hence the atomic load.
-        unsafe { AtomicBool::from_ptr(self.uses_threads.as_ptr()) }.load(Ordering::Relaxed)
+        self.threads().load(Ordering::Relaxed)
+    }
+
+    /// The word that [`uses_threads`](Self::uses_threads) reads.
+    pub fn threads(&self) -> &'static AtomicBool {
+        // SAFETY: a static `bool` of the library, which stays loaded and may change it at any time: hence atomic.
+        unsafe { AtomicBool::from_ptr(self.uses_threads.as_ptr()) }
     }
 
     /// True if processes do not wait for each other's addresses in MPI_Init, so that one may be asked for that is not there yet.

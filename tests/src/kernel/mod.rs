@@ -101,7 +101,7 @@ pub fn measure(
 }
 
 /// Boots a world of one guest once and measures in it, round by round, jobs of all contenders at the same time, which take turns measurement
-/// by measurement: `conductor ROUND MILLISECONDS WORD,WORD... COMMAND...` starts the commands in the guest ([`crate::session`]) and says what
+/// by measurement: `conductor... ROUND MILLISECONDS WORD,WORD... COMMAND...` starts the commands in the guest ([`crate::session`]) and says what
 /// they measure. `each` is told round and outcome.
 ///
 /// # Errors

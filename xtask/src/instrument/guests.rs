@@ -95,8 +95,7 @@ impl Guests {
     fn in_turns(&self, world: &World) -> Result<Samples> {
         let (mut samples, mut failure) = (self.nothing_yet(), None);
         let program = std::env::current_exe().context("this program's file")?;
-        let conductor = [program.to_string_lossy().into_owned(), "conduct".to_owned()];
-        let (milliseconds, passes) = (self.milliseconds.div_ceil(PASSES as u64), self.rows.repeat(PASSES));
+        let conductor = [program.to_string_lossy().into_owned(), "conduct".to_owned(), PASSES.to_string()];
         let minutes = self.seconds() / 60.0;
         tell!(
             "{world}: {} rounds of {PASSES} passes, about {minutes:.0} minutes on a quiet machine",
@@ -107,7 +106,7 @@ impl Guests {
             world,
             &conductor,
             (&self.contenders, self.rounds as usize),
-            (milliseconds, &passes),
+            (self.milliseconds.div_ceil(PASSES as u64), &self.rows),
             &mut |round, outcome| {
                 tell!("[{}/{}] {:.0} s", round + 1, self.rounds, outcome.seconds);
                 self.keep_passes(&mut samples, &outcome.output);
@@ -146,19 +145,12 @@ impl Guests {
         failure.map_or(Ok(samples), Err)
     }
 
-    /// A round for each pass over all rows: the pass of a result is told by how many there were of its kind before.
+    /// A round for each pass over all rows.
     fn keep_passes(&self, samples: &mut Samples, output: &str) {
-        let heard: Vec<(usize, Measured)> = output.lines().filter_map(conductor::heard).collect();
         for pass in 0..PASSES {
             samples.begin_round();
-            for column in 0..self.contenders.len() {
-                for what in &self.rows {
-                    let of_kind =
-                        |(of, measured): &&(usize, Measured)| *of == column && measured.what == *what;
-                    if let Some((_, measured)) = heard.iter().filter(of_kind).nth(pass) {
-                        self.keep(samples, column, *measured);
-                    }
-                }
+            for heard in output.lines().filter_map(conductor::heard).filter(|heard| heard.pass == pass) {
+                self.keep(samples, heard.column, heard.measured);
             }
         }
         output.lines().filter(|line| conductor::heard(line).is_none()).for_each(|line| tell!("{line}"));

@@ -253,7 +253,7 @@ impl Module {
     /// Runs `send`, which does not call out, on the transport; `gone`, if there is none. `None`: there are other threads.
     #[inline(always)] // with every message
     fn send_alone<R>(&'static self, gone: R, send: impl FnOnce(&mut Transport<Cookie>) -> R) -> Option<R> {
-        if self.abi.uses_threads() || self.state.is_shared() {
+        if self.uses_threads() || self.state.is_shared() {
             return None;
         }
         let send = |state: &mut State| state.transport.as_mut().map_or(gone, send);

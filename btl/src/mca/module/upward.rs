@@ -235,7 +235,7 @@ impl Module {
     /// Looks where something may have changed, in a job without threads.
     #[inline(always)] // all that most calls do
     fn glance(&'static self) -> Glance {
-        if self.abi.uses_threads() || self.state.is_shared() {
+        if self.uses_threads() || self.state.is_shared() {
             return Glance::Unclear;
         }
         // SAFETY: one thread and none of ours, as has just been read; `glance` does not call out.
@@ -245,7 +245,7 @@ impl Module {
     /// Looks around once and hands up what is there; how many things that was.
     #[inline]
     pub fn progress(&'static self) -> c_int {
-        if self.abi.uses_threads() {
+        if self.uses_threads() {
             return self.progress_in_turn();
         }
         if self.state.is_shared() {
@@ -274,7 +274,7 @@ impl Module {
             return self.hand_up_completed();
         };
         inside::alone(|| self.call_receiver(&mut delivery));
-        if self.abi.uses_threads() || self.state.is_shared() {
+        if self.uses_threads() || self.state.is_shared() {
             return 1 + self.others_have_come(delivery);
         }
         // SAFETY: one thread and none of ours, as has just been read; `last_message` does not call out.
@@ -293,7 +293,7 @@ impl Module {
         while let Some((operation, ok)) = next {
             count += 1;
             self.within(operation.endpoint, operation.ticket, || self.rdma_done(operation, ok));
-            if self.abi.uses_threads() || self.state.is_shared() {
+            if self.uses_threads() || self.state.is_shared() {
                 self.with(|state| state.has_called_back(&operation));
                 break;
             }
@@ -319,7 +319,7 @@ impl Module {
             count += 1;
             let (from, tag) = (landed.endpoint(), landed.tag);
             inside::alone(|| self.receive(from, tag, landed.payload()));
-            if self.abi.uses_threads() || self.state.is_shared() {
+            if self.uses_threads() || self.state.is_shared() {
                 return count + self.others_have_come(landed.into());
             }
             // SAFETY: one thread and none of ours, as has just been read; `next_landed` does not call out.
@@ -340,7 +340,7 @@ impl Module {
         while let Some(mut delivery) = next {
             count += 1;
             inside::alone(|| self.call_receiver(&mut delivery));
-            if self.abi.uses_threads() || self.state.is_shared() {
+            if self.uses_threads() || self.state.is_shared() {
                 return count + self.others_have_come(delivery);
             }
             // SAFETY: one thread and none of ours, as has just been read; `next_message` does not call out.
@@ -354,7 +354,7 @@ impl Module {
     #[cold]
     fn others_have_come(&'static self, delivery: Delivery) -> c_int {
         self.with(|state| state.delivered(delivery));
-        if self.abi.uses_threads() { self.progress_in_turn() } else { self.progress_beside_ours() }
+        if self.uses_threads() { self.progress_in_turn() } else { self.progress_beside_ours() }
     }
 
     /// As `progress` of Open MPI's only thread, beside one of ours, which hands nothing up.
