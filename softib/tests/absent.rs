@@ -33,7 +33,7 @@ fn child_main() {
         Some("absent") => absent(),
         Some("sleeps") => sleeps(),
         Some("sleeper") => sleeper(),
-        _ => {}
+        other => assert_eq!(other, None, "no such role"),
     }
 }
 

@@ -442,6 +442,6 @@ fn child_main() {
     match role().as_deref() {
         Some("closes") => closes(),
         Some("serves") => serves(),
-        _ => {}
+        other => assert_eq!(other, None, "no such role"),
     }
 }

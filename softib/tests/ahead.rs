@@ -18,7 +18,7 @@ fn child_main() {
     match role().as_deref() {
         Some("owner") => owner(),
         Some("reader") => reader(),
-        _ => {}
+        other => assert_eq!(other, None, "no such role"),
     }
 }
 

@@ -13,7 +13,7 @@ fn child_main() {
     match role().as_deref() {
         Some("counts") => counts(),
         Some("counts_for_ever") => counts_for_ever(),
-        _ => {}
+        other => assert_eq!(other, None, "no such role"),
     }
 }
 

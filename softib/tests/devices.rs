@@ -120,7 +120,7 @@ fn child_main() {
         Some("one port") => one_port(),
         Some("down") => down(),
         Some("second down") => second_down(),
-        _ => {}
+        other => assert_eq!(other, None, "no such role"),
     }
 }
 

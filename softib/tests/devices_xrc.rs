@@ -16,7 +16,7 @@ fn child_main() {
     match role().as_deref() {
         Some("operations") => operations(),
         Some("misled") => misled(),
-        _ => {}
+        other => assert_eq!(other, None, "no such role"),
     }
 }
 

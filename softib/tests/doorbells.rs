@@ -33,7 +33,7 @@ fn child_main() {
         Some("ping") => ping(),
         Some("pong") => pong(),
         Some("woken") => woken(),
-        _ => {}
+        other => assert_eq!(other, None, "no such role"),
     }
 }
 

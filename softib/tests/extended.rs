@@ -17,7 +17,7 @@ fn child_main() {
             every_operation();
             assert_eq!(softib::stats().rdma_direct, 0);
         }
-        _ => {}
+        other => assert_eq!(other, None, "no such role"),
     }
 }
 

@@ -28,7 +28,7 @@ fn child_main() {
         "refuses" => refuses(),
         "off" => off(),
         "events" => events(),
-        _ => {}
+        other => panic!("no such role: {other}"),
     }
     say(&[1]);
     listen();

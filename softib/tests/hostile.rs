@@ -41,7 +41,7 @@ fn child_main() {
     match role().as_deref() {
         Some("sloppy") => sloppy::run(),
         Some("stranger") => stranger(),
-        _ => {}
+        other => assert_eq!(other, None, "no such role"),
     }
 }
 

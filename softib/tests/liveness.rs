@@ -21,7 +21,7 @@ fn child_main() {
             Dev::open();
         }
         Some("crowd") => crowd(),
-        _ => {}
+        other => assert_eq!(other, None, "no such role"),
     }
 }
 

@@ -15,7 +15,7 @@ fn child_main() {
     match role().as_deref() {
         Some("initiator") => initiates(),
         Some("opens") => opens(),
-        _ => {}
+        other => assert_eq!(other, None, "no such role"),
     }
 }
 

@@ -13,7 +13,7 @@ fn child_main() {
     match role().as_deref() {
         Some("open_house") => open_house(),
         Some("without_process_vm") => visits(),
-        _ => {}
+        other => assert_eq!(other, None, "no such role"),
     }
 }
 

@@ -17,7 +17,7 @@ fn child_main() {
         Some("remaps") => remaps(),
         Some("owner") => owner(),
         Some("visits") => visits(),
-        _ => {}
+        other => assert_eq!(other, None, "no such role"),
     }
 }
 

@@ -14,7 +14,7 @@ fn child_main() {
     match role().as_deref() {
         Some("owner") => owner(),
         Some("asker") => asker(),
-        _ => {}
+        other => assert_eq!(other, None, "no such role"),
     }
 }
 

@@ -19,7 +19,7 @@ fn child_main() {
         Some("opens") => opens(),
         Some("meets") => meets(),
         Some("exchanges") => exchanges(),
-        _ => {}
+        other => assert_eq!(other, None, "no such role"),
     }
 }
 

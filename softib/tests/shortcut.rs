@@ -16,7 +16,7 @@ fn child_main() {
         Some("stream") => stream(),
         Some("trickle") => trickle(),
         Some("pair") => rings_cool(),
-        _ => {}
+        other => assert_eq!(other, None, "no such role"),
     }
 }
 

@@ -21,7 +21,7 @@ fn child_main() {
         Some("meets") => meets(),
         Some("binds") => binds(),
         Some("joins") => joins(),
-        _ => {}
+        other => assert_eq!(other, None, "no such role"),
     }
 }
 

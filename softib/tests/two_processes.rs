@@ -26,7 +26,7 @@ fn child_main() {
         Some("crowded") => crowded(),
         Some("alone with one") => alone_with_one(),
         Some("writer") => writer(),
-        _ => {}
+        other => assert_eq!(other, None, "no such role"),
     }
 }
 

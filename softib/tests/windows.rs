@@ -13,7 +13,7 @@ fn child_main() {
     match role().as_deref() {
         Some("initiator") => initiates(),
         Some("writer") => writes_on_and_on(),
-        _ => {}
+        other => assert_eq!(other, None, "no such role"),
     }
 }
 

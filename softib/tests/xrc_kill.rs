@@ -51,7 +51,7 @@ fn child_main() {
     match role().as_deref() {
         Some("holder") => Holder::run(),
         Some("sender") => send_streams(),
-        _ => {}
+        other => assert_eq!(other, None, "no such role"),
     }
 }
 

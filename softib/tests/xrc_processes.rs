@@ -19,7 +19,7 @@ fn child_main() {
         Some("owner") => owner(),
         Some("exclusive") => exclusive(),
         Some("domains") => domains(),
-        _ => {}
+        other => assert_eq!(other, None, "no such role"),
     }
 }
 
