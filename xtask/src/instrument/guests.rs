@@ -26,6 +26,9 @@ const PASSES: usize = 3;
 /// What a measurement takes, and a job's start and end, on a quiet machine.
 const ALL_OF_A_MEASUREMENT: f64 = 1.7;
 const ALL_OF_A_JOB: f64 = 8.0;
+/// The same of all passes of a job that takes turns, and of the jobs of a round that start and end together.
+const ALL_OF_THE_TURNS: f64 = 0.55;
+const ALL_OF_A_ROUND: f64 = 15.0;
 
 /// What `--json` writes.
 #[derive(Debug)]
@@ -96,7 +99,7 @@ impl Guests {
         let (mut samples, mut failure) = (self.nothing_yet(), None);
         let program = std::env::current_exe().context("this program's file")?;
         let conductor = [program.to_string_lossy().into_owned(), "conduct".to_owned(), PASSES.to_string()];
-        let minutes = self.seconds() / 60.0;
+        let minutes = self.seconds_in_turns() / 60.0;
         tell!(
             "{world}: {} rounds of {PASSES} passes, about {minutes:.0} minutes on a quiet machine",
             self.rounds
@@ -162,7 +165,13 @@ impl Guests {
         }
     }
 
-    /// In one world.
+    /// In a world where jobs take turns.
+    fn seconds_in_turns(&self) -> f64 {
+        let turns = (self.rows.len() * self.contenders.len()) as f64;
+        self.rounds as f64 * (ALL_OF_A_ROUND + turns * ALL_OF_THE_TURNS)
+    }
+
+    /// In one where they follow each other.
     fn seconds(&self) -> f64 {
         let one = ALL_OF_A_JOB + self.rows.len() as f64 * ALL_OF_A_MEASUREMENT;
         self.rounds as f64 * self.contenders.len() as f64 * one
