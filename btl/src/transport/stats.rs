@@ -123,6 +123,8 @@ counters! {
     stalled_entries: Sum,
     /// Times that a message found the sends that a shared queue allows in flight.
     stalled_shared: Sum,
+    /// Times that a long message was left with Open MPI, because it would have waited in the device's send queue while the peer sends much, too.
+    long_refused: Sum,
     /// Times that a caller got no buffer, because its peer had its share of the pool.
     stalled_buffers: Sum,
     /// Requests posted only to have those before them reported, which were not signalled.

@@ -113,6 +113,8 @@ symbol_table! {
         /// it is to be posted with `ibv_post_send`. As above.
         write_short, "oxib_write_short", "OXIB_1.0":
             unsafe extern "C" fn(*mut ibv_qp, *const ShortWrite, u64, u64, u32) -> c_int;
+        /// Whether a send of so many bytes that is posted now would be carried out at once, and not wait in the send queue: not 0, if so. As above.
+        sends_at_once, "oxib_sends_at_once", "OXIB_1.0": unsafe extern "C" fn(*mut ibv_qp, u32) -> c_int;
     }
 }
 

@@ -14,6 +14,9 @@ pub type PostSend =
 /// Writes a message of pieces: `write_short` of [`sys::Table`].
 pub type WriteShort = unsafe extern "C" fn(*mut sys::ibv_qp, *const sys::ShortWrite, u64, u64, u32) -> c_int;
 
+/// Asks whether a send would wait: `sends_at_once` of [`sys::Table`].
+pub type SendsAtOnce = unsafe extern "C" fn(*mut sys::ibv_qp, u32) -> c_int;
+
 unsafe extern "C" fn no_poll(_: *mut sys::ibv_cq, _: c_int, _: *mut sys::ibv_wc) -> c_int {
     -libc::EOPNOTSUPP
 }

@@ -30,6 +30,7 @@ pub struct Qp {
     /// The driver's functions, looked up once.
     post_send: ops::PostSend,
     write_short: Option<ops::WriteShort>,
+    sends_at_once: Option<ops::SendsAtOnce>,
     kind: QpKind,
     num: Qpn,
     cap: QpCap,
@@ -61,12 +62,14 @@ impl Qp {
         let post_send = unsafe { ops::post_send(raw.as_ptr()) };
         let cap = granted(&attr.cap);
         let (_cqs, _srq) = ((init.send_cq.clone(), init.recv_cq.clone()), init.srq.clone());
-        let write_short = pd.context().table().write_short;
+        let (write_short, sends_at_once) =
+            (pd.context().table().write_short, pd.context().table().sends_at_once);
         Ok(Arc::new(Qp {
             pd: pd.clone(),
             raw,
             post_send,
             write_short,
+            sends_at_once,
             kind: init.kind,
             num,
             cap,
@@ -337,6 +340,13 @@ impl Qp {
             wr.opcode = sys::IBV_WR_RDMA_WRITE;
             wr.wr.rdma = sys::ibv_send_wr_rdma { remote_addr: remote.addr, rkey: remote.rkey.0 };
         })
+    }
+
+    /// A send of so many bytes that is posted now does not wait in the send queue, as far as the device can tell.
+    #[inline]
+    pub fn sends_at_once(&self, len: u32) -> bool {
+        // SAFETY: a function of the library that this live queue pair is of.
+        self.sends_at_once.is_none_or(|ask| unsafe { ask(self.raw.as_ptr(), len) } != 0)
     }
 
     /// The device's own way of writing pieces and a word behind them, if it [has one](crate::Context::writes_short).

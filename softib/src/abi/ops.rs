@@ -105,6 +105,15 @@ pub unsafe extern "C" fn write_short(
     if written { 0 } else { libc::EAGAIN }
 }
 
+/// `sends_at_once` of the driver table.
+pub unsafe extern "C" fn sends_at_once(qp: *mut ibv_qp, len: u32) -> c_int {
+    // The caller passes a QP of ours.
+    let index = qp_index(qp);
+    let Some(mut state) = engine().ok().and_then(|engine| engine.enter_as_owner()) else { return 1 };
+    let State { qps, w, .. } = &mut *state;
+    qps.get_mut(index).is_none_or(|qp| initiator::goes_at_once(qp, w, len)).into()
+}
+
 /// A request and its buffers.
 ///
 /// # Safety

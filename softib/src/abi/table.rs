@@ -46,6 +46,7 @@ static TABLE: Table = Table {
     share_memory: Some(sharing::share_memory),
     unshare_memory: Some(sharing::unshare_memory),
     write_short: Some(ops::write_short),
+    sends_at_once: Some(ops::sends_at_once),
 };
 
 /// The control path of the software device, for `verbs::Driver::from_table`.

@@ -32,6 +32,8 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
             let title = format!("a tool reads the counters of {name}, and a parameter prints them ({with})");
             cases.push(Case::new(title, move |setting| counters(setting, rings)));
         }
+        let title = "windows of 64 KiB both ways wait in the program's memory, and arrive (pingpong)";
+        cases.push(Case::new(title, windows_both_ways));
         for ranks in [2, 32] {
             let title = format!(
                 "MPI_Finalize takes four messages for each pair at most, and waits for nobody (everyone, {ranks} ranks)"
@@ -84,6 +86,20 @@ fn counters(setting: &Setting, rings: &str) -> Result<()> {
     Err(Failure(format!(
         "{told} of 2 ranks print what they have counted, {peers} the bytes of their peer: {text}"
     )))
+}
+
+/// What would wait in the device's send queue, while the peer sends as much, is refused and offered again.
+fn windows_both_ways(setting: &Setting) -> Result<()> {
+    let job = setting.job(2, "pingpong")?.arguments(["200", "both:65536"]);
+    let job = job.parameter(&format!("btl_{}_stats", setting.transport.name), "1");
+    let finished = passes(&job, "pingpong", DEADLINE)?;
+    let refused =
+        finished.output.lines().filter_map(|line| line.split(" long_refused ").nth(1)?.split(',').next());
+    if refused.filter_map(|count| count.trim().parse::<u64>().ok()).sum::<u64>() > 0 {
+        return Ok(());
+    }
+    let Failure(text) = job.explain(&finished);
+    Err(Failure(format!("no message was left with Open MPI (long_refused is 0): {text}")))
 }
 
 /// An end of stream and an acknowledgement each way.

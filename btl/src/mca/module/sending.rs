@@ -277,14 +277,15 @@ impl Module {
         // SAFETY: looked at only if there is a payload, and then prepared.
         let Some(data) = (unsafe { contiguous(convertor, payload) }) else { return Attempt::Otherwise };
         let (id, pieces) = (from_raw(endpoint), [header, data]);
-        let sent = self.send_alone(Attempt::Otherwise, |t| t.sendi_longer(id, tag, pieces).into());
-        sent.unwrap_or_else(|| self.sendi_longer_locked(id, tag, pieces))
+        let who = convertor.addr();
+        let sent = self.send_alone(Attempt::Otherwise, |t| t.sendi_longer(id, tag, pieces, who));
+        sent.unwrap_or_else(|| self.sendi_longer_locked(id, tag, pieces, who))
     }
 
     /// The same among other threads.
     #[inline(never)]
-    fn sendi_longer_locked(&'static self, id: EpId, tag: u8, pieces: [&[u8]; 2]) -> Attempt {
-        self.transport(Attempt::Otherwise, |t| t.sendi_longer(id, tag, pieces).into())
+    fn sendi_longer_locked(&'static self, id: EpId, tag: u8, pieces: [&[u8]; 2], who: usize) -> Attempt {
+        self.transport(Attempt::Otherwise, |t| t.sendi_longer(id, tag, pieces, who))
     }
 
     /// `btl_sendi`: header and payload at once; false if there is no buffer for them now.

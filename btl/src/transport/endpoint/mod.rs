@@ -4,6 +4,7 @@
 pub(super) mod callbacks;
 pub(super) mod ends;
 pub(super) mod lane;
+pub(super) mod long;
 pub(super) mod numbers;
 pub(super) mod retained;
 pub(super) mod ring;
@@ -26,6 +27,7 @@ use callbacks::Callbacks;
 use cpc::{Choice, EndpointKey, First, StreamNum, Timeline};
 use ends::Ends;
 use lane::Lane;
+use long::LongSends;
 use numbers::Numbers;
 use retained::Former;
 use route::XrcRoute;
@@ -115,6 +117,8 @@ pub struct Endpoint<C> {
     /// A message of the peer has come before our connection to it was up: what is sent now may be
     /// the answer.
     pub peer_has_sent: bool,
+    /// Which long messages may go to it.
+    pub long: LongSends,
     /// Send work requests that the device owns.
     pub outstanding: u32,
     /// Bytes to it and from it, whatever the connection.
@@ -182,6 +186,7 @@ impl<C> Endpoint<C> {
             answers: 0,
             patience: CONNECT_PATIENCE,
             peer_has_sent: false,
+            long: LongSends::default(),
             outstanding: 0,
             traffic: Traffic::default(),
             ends: Ends::default(),

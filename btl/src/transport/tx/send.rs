@@ -24,6 +24,9 @@ use crate::transport::{SendBuf, Transport, Upcall};
 use std::fmt::Display;
 use verbs::Pieces;
 
+/// Bytes of a long message: one that the device copies does not go into a ring of ours.
+const LONG: usize = 12_288;
+
 /// What has become of a message that was tried in one way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attempt {
@@ -141,17 +144,33 @@ impl<C> Transport<C> {
     }
 
     /// The same of longer ones: into the peer's ring, or over any queue, of pieces that the device copies; what it does not copy goes from a buffer.
+    /// `who` is what the caller will call a message that is refused when it comes again with it.
     #[inline(always)] // with every message
-    pub fn sendi_longer(&mut self, id: EpId, tag: u8, [head, body]: [&[u8]; 2]) -> bool {
+    pub fn sendi_longer(&mut self, id: EpId, tag: u8, [head, body]: [&[u8]; 2], who: usize) -> Attempt {
         let len = head.len().wrapping_add(body.len());
-        let Some(ep) = self.endpoints.get_mut(id.index) else { return false };
+        let Some(ep) = self.endpoints.get_mut(id.index) else { return Attempt::Otherwise };
         if ep.state() != State::Connected || ep.generation != id.generation {
-            return false;
+            return Attempt::Otherwise;
         }
         if len <= self.rings.longest && ep.ring != NO_RING {
-            return self.sendi_wide(id, tag, [head, body]);
+            return self.sendi_wide(id, tag, [head, body]).into();
         }
-        self.sendi_gathered(id, tag, [head, body])
+        if len >= LONG && !self.may_go(id.index, len, who) {
+            self.stats.long_refused += 1;
+            return Attempt::Refused;
+        }
+        self.sendi_gathered(id, tag, [head, body]).into()
+    }
+
+    /// Whether a long message may go to this peer now (`LongSends`).
+    #[inline(never)]
+    fn may_go(&mut self, peer: u32, len: usize, who: usize) -> bool {
+        let queue = self.port.layout().for_payload(len);
+        let Some(ep) = self.endpoints.get_mut(peer) else { return true };
+        let Some(lane) = queue.and_then(|queue| ep.lanes.get(queue)) else { return true };
+        let total = HEADER_LEN + len;
+        let at_once = || lane.qp().is_none_or(|qp| qp.sends_at_once(total as u32));
+        !lane.is_gathered(total) || ep.long.may_go(who, (ep.traffic.sent, ep.traffic.received), at_once)
     }
 
     /// The same over a queue. The endpoint is connected.

@@ -376,7 +376,7 @@ impl World {
         let is_sent = is_short
             && match transport.goes_straight(id, message.len) {
                 true => transport.sendi_straight(id, tag, pieces) == Attempt::Sent,
-                false => transport.sendi_longer(id, tag, pieces),
+                false => transport.sendi_longer(id, tag, pieces, 1) == Attempt::Sent,
             };
         if !(is_sent || is_short && transport.sendi(id, tag, pieces)) {
             let Some(mut buf) = transport.take(id, message.len, can_wait) else { return false };

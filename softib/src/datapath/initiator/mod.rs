@@ -57,7 +57,7 @@ mod xrc;
 
 pub use answer::{answered, response_arrived};
 pub use queue::{advance, tell_drained};
-pub use short::{Rest, SHORT_SGES, Short, finish_short, send_short};
+pub use short::{Rest, SHORT_SGES, Short, finish_short, goes_at_once, send_short};
 pub use short_rdma::{ask_short, asks, take_answer};
 pub use short_write::{write_mapped, write_short};
 pub use short_xrc::send_short as send_short_over_xrc;

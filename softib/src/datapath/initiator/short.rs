@@ -93,6 +93,15 @@ pub fn send_short<const INLINE: bool>(
     sent_short(qp, wr, len, (watched, open, nothing_due))
 }
 
+/// A message of so many bytes would go into the peer's ring now: nothing waits before it, and there is room.
+pub fn goes_at_once(qp: &mut Qp, w: &mut World, len: u32) -> bool {
+    if !qp.sq.is_empty() {
+        return false;
+    }
+    let Some(link) = qp.link.as_mut() else { return true };
+    w.peers.at_hand(link).is_none_or(|peer| peer.ring.has_room(len as usize))
+}
+
 /// Bytes of a SEND of at most one cell, or of one piece of the bulk, if nothing is in its way at this end.
 #[inline(always)]
 pub fn short_len<const INLINE: bool>(qp: &Qp, w: &World, wr: &ibv_send_wr, sges: &[ibv_sge]) -> Option<u32> {
