@@ -16,6 +16,9 @@ const PART: u64 = 8;
 /// Others that were refused while one is awaited that does not come: it is not awaited any longer.
 const PATIENCE: u32 = 1 << 20;
 
+/// A message that has been refused so often goes all the same. In the device's send queue it finds out when the peer does not live any more.
+const TRIES: u32 = 1 << 14;
+
 /// Which long messages may go to a peer.
 #[derive(Debug, Default)]
 pub struct LongSends {
@@ -25,7 +28,8 @@ pub struct LongSends {
     then: (u64, u64),
     /// The message that was refused first is the next one to go, so that they keep their order: what its sender calls it; 0: none was.
     awaited: usize,
-    /// So many others have been refused since.
+    /// So often it has been refused, and others since.
+    tries: u32,
     others: u32,
 }
 
@@ -38,9 +42,12 @@ impl LongSends {
             self.others += 1;
             return false;
         }
-        let goes = !self.crosses || at_once();
-        (self.awaited, self.others) = (if goes { 0 } else { who }, 0);
-        goes
+        if !self.crosses || self.tries == TRIES || at_once() {
+            (self.awaited, self.tries) = (0, 0);
+            return true;
+        }
+        (self.awaited, self.tries, self.others) = (who, self.tries + 1, 0);
+        false
     }
 
     fn consider(&mut self, now: (u64, u64)) {
@@ -87,6 +94,17 @@ mod tests {
         assert!(!long.may_go(2, now, || panic!("asked for another one")));
         assert!(long.may_go(1, now, || panic!("asked")));
         assert!(long.may_go(2, now, || panic!("asked")));
+    }
+
+    #[test]
+    fn what_has_been_refused_for_long_goes_and_waits_in_the_device() {
+        let (mut long, now) = (crossing(), (SPAN, SPAN));
+        for _ in 0..TRIES {
+            assert!(!long.may_go(1, now, || false));
+            assert!(!long.may_go(2, now, || true));
+        }
+        assert!(long.may_go(1, now, || false));
+        assert!(!long.may_go(2, now, || false), "the next one is tried as often");
     }
 
     #[test]
