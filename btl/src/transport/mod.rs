@@ -130,7 +130,7 @@ mod tests {
             ("Channel", size_of::<Channel>(), 88),
             ("Credits and Window", size_of::<(Credits, Window)>(), 18),
             ("Lane", size_of::<Lane>(), 160),
-            ("Endpoint", size_of::<Endpoint<u64>>(), 320),
+            ("Endpoint", size_of::<Endpoint<u64>>(), 360),
             ("Held", size_of::<Held<u64>>(), 64),
             ("Posted", size_of::<Posted>(), 40),
             ("Completion", size_of::<Completion>(), 48),
