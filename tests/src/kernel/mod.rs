@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The guests see this machine's files, so the plugin, Open MPI, rdma-core and our programs are the very ones that are installed and
-//! built here. Jobs of one world run one after another in one boot; a world's jobs that come to nothing because its guest died
+//! built here. Jobs of one world run one after another in one boot, or, where they are measured in one guest, by turns; a world's jobs that come to nothing because its guest died
 //! count as failed.
 
 pub mod boot;

@@ -14,7 +14,7 @@
 //! payload is checked, outside of the timed parts (tests/mpi/measure.h). All transports have the same placement of ranks.
 
 mod aims;
-pub mod conductor;
+pub(crate) mod conductor;
 mod contenders;
 mod doorbells;
 mod guests;

@@ -34,8 +34,8 @@ pub struct LongSends {
 }
 
 impl LongSends {
-    /// Whether this message may be posted, so many bytes having been sent and received. `who`: what its sender will call it when it comes again; `at_once`: whether
-    /// the device would carry it out at once.
+    /// Whether this message may be posted, so many bytes having been sent and received. `who`: what its sender will call it when it comes again;
+    /// `at_once`: whether the device would carry it out at once.
     pub fn may_go(&mut self, who: usize, traffic: (u64, u64), at_once: impl FnOnce() -> bool) -> bool {
         self.consider(traffic);
         if self.awaited != 0 && self.awaited != who && self.others < PATIENCE {
