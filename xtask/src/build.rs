@@ -60,16 +60,14 @@ pub fn build(workspace: &Workspace, debug: bool) -> Result<PathBuf> {
 
 fn compile(workspace: &Workspace, debug: bool) -> Result<PathBuf> {
     let mut cargo = cargo();
-    cargo.current_dir(&workspace.root).args([
-        "build",
-        "-p",
-        "btl",
-        "--lib",
-        "--message-format=json-render-diagnostics",
-    ]);
-    if !debug {
-        cargo.arg("--release");
+    cargo.current_dir(&workspace.root);
+    if debug {
+        cargo.arg("build");
+    } else {
+        // The package is a Rust library, too, for its tests, and cargo optimises across crates (`lto`) only where all that it makes can be.
+        cargo.args(["rustc", "--release", "--crate-type", "cdylib"]);
     }
+    cargo.args(["-p", "btl", "--lib", "--message-format=json-render-diagnostics"]);
     let output = cargo.stdin(Stdio::null()).stderr(Stdio::inherit()).output().context("cannot run cargo")?;
     if !output.status.success() {
         return Err(Failure::new("the plugin does not build; cargo's messages are above"));
