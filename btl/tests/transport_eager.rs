@@ -50,7 +50,7 @@ fn stats(world: &World, side: usize) -> Stats {
 
 #[test]
 fn short_messages_to_a_peer_that_sends_some_go_into_its_ring() {
-    let mut world = world("rings", Eager { slots: 256, threshold: 4, most: 2, cooling: 128 }, 2);
+    let mut world = world("rings", Eager { slots: 256, threshold: 4, most: 2, cooling: 256 }, 2);
     open_rings(&mut world, (0, 1));
     for side in [0, 1] {
         assert_eq!((stats(&world, side).rings, stats(&world, side).rings_closed), (1, 0));
@@ -72,7 +72,7 @@ fn short_messages_to_a_peer_that_sends_some_go_into_its_ring() {
 fn until_glances(world: &mut World) {
     for _ in 0..1000 {
         look(world, 1);
-        if world.sides[0].transport.glance() == Glance::Nothing {
+        if world.sides[0].glance() == Glance::Nothing {
             return;
         }
     }
@@ -81,7 +81,7 @@ fn until_glances(world: &mut World) {
 
 #[test]
 fn a_glance_finds_what_lands_and_leaves_all_else_to_a_look() {
-    let mut world = world("glances", Eager { slots: 256, threshold: 4, most: 2, cooling: 128 }, 2);
+    let mut world = world("glances", Eager { slots: 256, threshold: 4, most: 2, cooling: 256 }, 2);
     open_rings(&mut world, (0, 1));
     for (len, found) in [
         (0, Glance::Landed),
@@ -93,8 +93,7 @@ fn a_glance_finds_what_lands_and_leaves_all_else_to_a_look() {
         exchange(&mut world, (1, 0), 8, len.min(120));
         until_glances(&mut world);
         world.send(1, 0, len);
-        let glances =
-            (0..8).map(|_| world.sides[0].transport.glance()).find(|glance| *glance != Glance::Nothing);
+        let glances = (0..8).map(|_| world.sides[0].glance()).find(|glance| *glance != Glance::Nothing);
         assert_eq!(glances, Some(found), "{len} bytes: {}", world.books());
         world.drain();
     }
@@ -102,24 +101,24 @@ fn a_glance_finds_what_lands_and_leaves_all_else_to_a_look() {
     exchange(&mut world, (1, 0), 8, 1000);
     until_glances(&mut world);
     world.send(1, 0, 1000);
-    assert!((0..4).any(|_| world.sides[0].transport.glance() == Glance::Landed), "{}", world.books());
+    assert!((0..4).any(|_| world.sides[0].glance() == Glance::Landed), "{}", world.books());
     world.drain();
     // Our own signalled request: its completion is a look's.
     until_glances(&mut world);
     world.send(0, 1, 30_000);
     world.complete();
-    assert_eq!(world.sides[0].transport.glance(), Glance::Unclear);
+    assert_eq!(world.sides[0].glance(), Glance::Unclear);
     world.drain();
     world.close();
 }
 
 #[test]
 fn glances_end_when_something_is_due() {
-    let mut world = world("glances end", Eager { slots: 256, threshold: 4, most: 2, cooling: 128 }, 2);
+    let mut world = world("glances end", Eager { slots: 256, threshold: 4, most: 2, cooling: 256 }, 2);
     open_rings(&mut world, (0, 1));
     until_glances(&mut world);
-    let glances = (0..1000).take_while(|_| world.sides[0].transport.glance() == Glance::Nothing).count();
-    assert!((1..128).contains(&glances), "{glances} glances in a row");
+    let glances = (0..1000).take_while(|_| world.sides[0].glance() == Glance::Nothing).count();
+    assert!((1..256).contains(&glances), "{glances} glances in a row");
     world.drain();
     world.close();
 }
@@ -128,8 +127,8 @@ fn glances_end_when_something_is_due() {
 fn before_the_threshold_and_where_they_are_off_there_are_no_rings() {
     for eager in [
         None,
-        Some(Eager { slots: 16, threshold: 1000, most: 2, cooling: 128 }),
-        Some(Eager { slots: 16, threshold: 1, most: 0, cooling: 128 }),
+        Some(Eager { slots: 16, threshold: 1000, most: 2, cooling: 256 }),
+        Some(Eager { slots: 16, threshold: 1, most: 0, cooling: 256 }),
     ] {
         let mut world = World::with("no_rings", Config { eager, ..config(LAYOUT) }, 2);
         exchange(&mut world, (0, 1), 40, 30);
@@ -139,7 +138,7 @@ fn before_the_threshold_and_where_they_are_off_there_are_no_rings() {
     }
     // Over shared queues and X queues there are none, nor where connections are replaced.
     for (layout, reconnects) in [("S,65536,64,48,16", 0), ("X,65536,64,48,16", 0), (LAYOUT, 8)] {
-        let eager = Some(Eager { slots: 16, threshold: 1, most: 4, cooling: 128 });
+        let eager = Some(Eager { slots: 16, threshold: 1, most: 4, cooling: 256 });
         let mut world = World::with("no_rings", Config { eager, reconnects, ..config(layout) }, 2);
         exchange(&mut world, (0, 1), 40, 30);
         assert_eq!(stats(&world, 0).rings, 0, "{layout}");
@@ -152,7 +151,7 @@ fn before_the_threshold_and_where_they_are_off_there_are_no_rings() {
 /// full waits, and all come in order.
 #[test]
 fn messages_that_find_the_ring_full_come_in_their_order() {
-    let mut world = world("full", Eager { slots: 4, threshold: 4, most: 2, cooling: 128 }, 2);
+    let mut world = world("full", Eager { slots: 4, threshold: 4, most: 2, cooling: 256 }, 2);
     open_rings(&mut world, (0, 1));
     for round in 0..30 {
         let before = stats(&world, 0);
@@ -171,7 +170,7 @@ fn messages_that_find_the_ring_full_come_in_their_order() {
 
 #[test]
 fn what_has_landed_when_its_sender_leaves_is_delivered() {
-    let mut world = world("leaves", Eager { slots: 16, threshold: 4, most: 2, cooling: 128 }, 2);
+    let mut world = world("leaves", Eager { slots: 16, threshold: 4, most: 2, cooling: 256 }, 2);
     open_rings(&mut world, (0, 1));
     let before = stats(&world, 0).sent_eager;
     (0..10).for_each(|_| world.send(0, 1, 8));
@@ -183,7 +182,7 @@ fn what_has_landed_when_its_sender_leaves_is_delivered() {
 /// There is one place for rings; the pairs that talk change.
 #[test]
 fn a_peer_that_sends_much_gets_the_place_of_one_that_does_not() {
-    let mut world = world("places", Eager { slots: 8, threshold: 4, most: 1, cooling: 128 }, 3);
+    let mut world = world("places", Eager { slots: 8, threshold: 4, most: 1, cooling: 256 }, 3);
     let mut closed = 0;
     for round in 0..6 {
         let other = 1 + round % 2;
@@ -199,7 +198,7 @@ fn a_peer_that_sends_much_gets_the_place_of_one_that_does_not() {
 /// There is one place for rings on each side, and who talks to whom changes; messages are on their way meanwhile, also between others.
 #[test]
 fn rings_come_and_go_while_messages_are_on_their_way() {
-    let mut world = world("turns", Eager { slots: 4, threshold: 1, most: 1, cooling: 128 }, 4);
+    let mut world = world("turns", Eager { slots: 4, threshold: 1, most: 1, cooling: 256 }, 4);
     for pair in [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)] {
         exchange(&mut world, pair, 1, 8);
     }
@@ -221,7 +220,7 @@ fn rings_come_and_go_while_messages_are_on_their_way() {
 /// Messages may come as fast as they are taken: a look ends all the same.
 #[test]
 fn a_look_takes_so_many_out_of_rings_at_most() {
-    let eager = Some(Eager { slots: 256, threshold: 4, most: 2, cooling: 128 });
+    let eager = Some(Eager { slots: 256, threshold: 4, most: 2, cooling: 256 });
     let mut world = World::with("bounded", Config { eager, ..config("P,65536,1024,1000,512") }, 2);
     open_rings(&mut world, (0, 1));
     let sent = stats(&world, 0).sent_eager;
@@ -243,7 +242,7 @@ fn a_look_takes_so_many_out_of_rings_at_most() {
 /// before what has been sent behind it.
 #[test]
 fn a_ring_that_rests_is_looked_at_soon_and_before_what_comes_behind() {
-    let eager = Some(Eager { slots: 64, threshold: 4, most: 2, cooling: 128 });
+    let eager = Some(Eager { slots: 64, threshold: 4, most: 2, cooling: 256 });
     let mut world = World::with("resting", Config { eager, ..config("P,65536,256,250,128") }, 2);
     open_rings(&mut world, (0, 1));
     for behind in [false, true] {
@@ -264,7 +263,7 @@ fn a_ring_that_rests_is_looked_at_soon_and_before_what_comes_behind() {
 /// Messages of one slot and of several, in any order: where one has lain, no bytes of it are taken for the next one's end.
 #[test]
 fn bytes_of_a_long_message_are_no_message_of_the_next_lap() {
-    let mut world = world("several", Eager { slots: 256, threshold: 4, most: 2, cooling: 128 }, 2);
+    let mut world = world("several", Eager { slots: 256, threshold: 4, most: 2, cooling: 256 }, 2);
     open_rings(&mut world, (0, 1));
     let before = stats(&world, 0).sent_eager;
     for round in 0..6000 {
@@ -278,7 +277,7 @@ fn bytes_of_a_long_message_are_no_message_of_the_next_lap() {
 /// The ring is filled again as soon as its receiver has told that all of it is free, before that has had time for anything.
 #[test]
 fn what_a_long_message_leaves_is_gone_before_its_peer_is_told() {
-    let mut world = world("cleared", Eager { slots: 64, threshold: 4, most: 2, cooling: 128 }, 2);
+    let mut world = world("cleared", Eager { slots: 64, threshold: 4, most: 2, cooling: 256 }, 2);
     open_rings(&mut world, (0, 1));
     let before = stats(&world, 0).sent_eager;
     for round in 0..3000 {
@@ -296,7 +295,7 @@ fn what_a_long_message_leaves_is_gone_before_its_peer_is_told() {
 /// Messages of several slots are of a shared queue until there are rings.
 #[test]
 fn a_peer_that_sends_many_over_a_shared_queue_gets_a_ring_if_they_fit() {
-    let eager = Some(Eager { slots: 512, threshold: 8, most: 2, cooling: 128 });
+    let eager = Some(Eager { slots: 512, threshold: 8, most: 2, cooling: 256 });
     for (len, has_rings) in [(LONGEST, true), (LONGEST + 1, false)] {
         let layout = "P,128,64,48,16,8:S,65536,64,48,16";
         let mut world = World::with("shared", Config { eager, ..config(layout) }, 2);

@@ -15,7 +15,7 @@ pub struct Entry {
     /// Opens devices and makes one module per port; `threads`: MPI_THREAD_MULTIPLE was asked for.
     /// The modules live until [`close`](Self::close).
     pub init: fn(&Params, &'static Abi, threads: bool) -> Result<Vec<*mut mca_btl_base_module_t>, Refusal>,
-    /// Moves things on; returns how many completions it saw.
+    /// Moves things on; returns how many completions it saw. It guards itself ([`super::guard`]): most calls only glance.
     pub progress: fn() -> c_int,
     /// What all ports have counted, those included that are closed.
     pub counters: fn() -> Stats,

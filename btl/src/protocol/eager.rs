@@ -65,9 +65,10 @@ pub fn ends_within(end: usize, len: usize) -> impl Iterator<Item = usize> {
 pub struct Cursor {
     /// Slots of the messages so far, what hangs over the lowest one among them, modulo 2^32.
     pub count: u32,
-    /// Where it ends, and the highest slot, in the memory.
-    end: u32,
+    /// Where the highest slot ends, in the memory.
     top: u32,
+    /// Where it ends.
+    end: u32,
     lap: u8,
 }
 
@@ -144,6 +145,12 @@ impl Expected {
         self.lap == u64::MAX
     }
 
+    /// Its lap.
+    #[inline(always)] // with every look
+    pub const fn lap(self) -> Lap {
+        Lap(self.lap << 24)
+    }
+
     /// Whether a word is that of a message of the lap.
     #[inline(always)] // with every look
     pub const fn has_landed(self, word: u64) -> bool {
@@ -173,6 +180,18 @@ impl Expected {
     #[inline(always)] // with every message
     pub const fn advance(&mut self) {
         self.number = self.number.wrapping_add(1);
+    }
+}
+
+/// The lap of the next message, where a trailer has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lap(u64);
+
+impl Lap {
+    /// Whether a word is that of a message of the lap.
+    #[inline(always)] // with every look
+    pub const fn has_landed(self, word: u64) -> bool {
+        (word ^ self.0) >> 56 == 0
     }
 }
 
@@ -248,6 +267,7 @@ mod tests {
             let mut following = expected;
             following.advance();
             prop_assert_eq!(following, Expected::new(lap, number.wrapping_add(1)));
+            prop_assert!(expected.lap().has_landed(word) && !Expected::new(lap.wrapping_add(1), number).lap().has_landed(word));
             for other in [Expected::new(lap.wrapping_add(1), number), following, Expected::NONE] {
                 prop_assert_eq!((other.of(word), other.check(word)), (None, Ok(())));
                 prop_assert_eq!((other.has_landed(word), other.is_none()), (other == following, other == Expected::NONE));

@@ -81,16 +81,32 @@ pub struct Landing {
 #[derive(Debug)]
 pub struct Watch {
     word: NonNull<AtomicU64>,
-    memory: Arc<Memory>,
+    memory: Option<Arc<Memory>>,
 }
 
+/// What is watched where there is nothing.
+static NOWHERE: AtomicU64 = AtomicU64::new(0);
+
 impl Watch {
+    /// A word that is always 0.
+    pub fn nowhere() -> Watch {
+        Watch { word: NonNull::from(&NOWHERE), memory: None }
+    }
+
     /// The word; what was written before it can be read then. The line before it is asked for, too.
     #[inline(always)] // with every look
     pub fn word(&self) -> u64 {
         prefetch(self.word.cast(), 0usize.wrapping_sub(LINE));
-        // SAFETY: a word of `memory`; atomics tolerate other writers.
+        // SAFETY: a word of `memory` or of the program's; atomics tolerate other writers.
         unsafe { self.word.as_ref() }.load(Ordering::Acquire)
+    }
+
+    /// Looks at a word of this memory from now on.
+    fn look_at(&mut self, word: NonNull<AtomicU64>, memory: &Arc<Memory>) {
+        self.word = word;
+        if !self.memory.as_ref().is_some_and(|kept| Arc::ptr_eq(kept, memory)) {
+            self.memory = Some(Arc::clone(memory));
+        }
     }
 }
 
@@ -170,14 +186,13 @@ impl Landing {
 
     /// Has `watch` look at this place, counted in words, from now on. Whether there is one.
     #[inline]
-    pub fn watch(&self, place: usize, watch: &mut Option<Watch>) -> bool {
-        let word = self.word_at(place).map(NonNull::from);
-        match (word, &mut *watch) {
-            (Some(word), Some(watch)) if Arc::ptr_eq(&watch.memory, &self.memory) => watch.word = word,
-            (Some(word), _) => *watch = Some(Watch { word, memory: Arc::clone(&self.memory) }),
-            (None, _) => *watch = None,
-        }
-        word.is_some()
+    pub fn watch(&self, place: usize, watch: &mut Watch) -> bool {
+        let Some(word) = self.word_at(place) else {
+            *watch = Watch::nowhere();
+            return false;
+        };
+        watch.look_at(word.into(), &self.memory);
+        true
     }
 
     /// Changes the word that this place, counted in words, is of. Nothing is done where there is none.
@@ -218,12 +233,16 @@ impl Landing {
         prefetch(self.at, place);
     }
 
-    /// The [word](Self::word) of this place, and what lies before it. `None`: there is no such place.
+    /// The last [word](Self::word) among the first `end` bytes, and what lies before it. `None`: there is no such word.
     #[inline(always)] // with every message
-    pub fn read(&mut self, place: usize) -> Option<WordRead<'_>> {
-        let word = self.word_at(place)?.load(Ordering::Acquire);
-        let place = Place { start: self.at, before: place * WORD };
-        Some(WordRead { word, place, lent: &mut self.lent })
+    pub fn read_before(&mut self, end: usize) -> Option<WordRead<'_>> {
+        let before = end.wrapping_sub(WORD) & !(WORD - 1);
+        if before >= self.len & !(WORD - 1) {
+            return None;
+        }
+        // SAFETY: a whole word of the memory, which is aligned to pages, for both places are multiples of its length; atomics tolerate other writers.
+        let word = unsafe { self.at.byte_add(before).cast::<AtomicU64>().as_ref() }.load(Ordering::Acquire);
+        Some(WordRead { word, place: Place { start: self.at, before }, lent: &mut self.lent })
     }
 
     /// Bytes of it come back; whether none is lent any more.

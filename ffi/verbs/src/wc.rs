@@ -294,8 +294,11 @@ impl<const N: usize> Completions<N> {
         poll: impl FnOnce(*mut sys::ibv_wc) -> c_int,
     ) -> Result<usize, c_int> {
         let got = poll(self.wcs.as_mut_ptr().cast());
-        if got <= 0 {
-            return if got == 0 { Ok(0) } else { Err(got) };
+        if got == 0 {
+            return Ok(0);
+        }
+        if got < 0 {
+            return Err(got);
         }
         (self.next, self.len) = (0, got as usize);
         Ok(self.len)

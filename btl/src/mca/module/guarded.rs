@@ -8,8 +8,11 @@
 //! that the state does not.
 
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use sync::{Guard, Lock};
+
+/// No glances are allowed.
+const NONE: i32 = -1;
 
 /// What can be given up after a panic.
 pub trait GiveUp {
@@ -17,7 +20,7 @@ pub trait GiveUp {
     fn give_up(&mut self);
 }
 
-/// A value, and the lock that threads take.
+/// A value, the lock that threads take, and how often it may be [glanced at](Guarded::glance) with no lock and no question before something changes.
 #[allow(missing_debug_implementations, reason = "the value is reached under the lock only")]
 pub struct Guarded<T> {
     lock: Lock<()>,
@@ -25,6 +28,8 @@ pub struct Guarded<T> {
     waiting: AtomicU32,
     /// A thread of ours may enter, holding the lock, so that every other one has to take it, too.
     shared: AtomicBool,
+    /// So many glances may follow; [`NONE`] if something has entered since they were allowed.
+    glances: AtomicI32,
     value: UnsafeCell<T>,
 }
 
@@ -49,6 +54,7 @@ impl<T: GiveUp> Guarded<T> {
             lock: Lock::new(()),
             waiting: AtomicU32::new(0),
             shared: AtomicBool::new(false),
+            glances: AtomicI32::new(NONE),
             value: UnsafeCell::new(value),
         }
     }
@@ -63,6 +69,7 @@ impl<T: GiveUp> Guarded<T> {
     /// From now on a thread of ours may enter, too; false if it could before. Of Open MPI's thread, if it has one only, which
     /// is not within `enter`.
     pub fn share(&self) -> bool {
+        self.glances.store(NONE, Ordering::Relaxed);
         !self.shared.swap(true, Ordering::AcqRel)
     }
 
@@ -97,11 +104,39 @@ impl<T: GiveUp> Guarded<T> {
     /// The caller holds the lock, or no other thread calls and the value is not shared; and `f` does not come back here.
     #[inline(always)] // with every look and every message
     pub unsafe fn enter<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        self.glances.store(NONE, Ordering::Relaxed);
         let unfinished = Unfinished(self.value.get());
         // SAFETY: the caller has seen to it that this is the only borrow.
         let result = f(unsafe { &mut *unfinished.0 });
         std::mem::forget(unfinished);
         result
+    }
+
+    /// So many glances may follow, until anything else enters. Of the only thread that there is, if the value is not shared.
+    #[inline]
+    pub fn allow_glances(&self, glances: u32) {
+        self.glances.store(i32::try_from(glances).unwrap_or(i32::MAX), Ordering::Relaxed);
+    }
+
+    /// All glances have been made, and nothing has entered since they were allowed.
+    #[inline]
+    pub fn glances_are_over(&self) -> bool {
+        self.glances.load(Ordering::Relaxed) == 0
+    }
+
+    /// Runs `f` on the value, if glances are allowed: nothing has entered since then, and the value is not shared. `f` gets how many are left.
+    ///
+    /// # Safety
+    /// No other thread of Open MPI calls; and `f` neither comes back here nor panics.
+    #[inline(always)] // all that most calls of Open MPI's progress function do
+    pub unsafe fn glance<R>(&self, f: impl FnOnce(&mut T, u32) -> R) -> Option<R> {
+        let left = self.glances.load(Ordering::Relaxed) - 1;
+        if left < 0 {
+            return None;
+        }
+        self.glances.store(left, Ordering::Relaxed);
+        // SAFETY: the caller is the only thread of Open MPI, and none of ours enters: `share` would have ended the glances.
+        Some(f(unsafe { &mut *self.value.get() }, left as u32))
     }
 }
 
@@ -177,6 +212,27 @@ mod tests {
         // SAFETY: the other thread has ended.
         let counts = unsafe { state.enter(|counts| counts.0) };
         assert!(counts.is_some_and(|(one, other)| one == other && one >= 2 * SHARES), "{counts:?}");
+    }
+
+    #[test]
+    fn glances_are_as_many_as_allowed_and_end_when_anything_enters_or_may() {
+        let state = Guarded::new(Counts(Some((0, 0))));
+        // SAFETY: one thread.
+        let glance = || unsafe { state.glance(|_, left| left) };
+        // SAFETY: one thread.
+        let enter = || unsafe { state.enter(|counts| step(counts, false)) };
+        assert_eq!((glance(), state.glances_are_over()), (None, false), "none has been allowed");
+        state.allow_glances(2);
+        assert_eq!((glance(), glance()), (Some(1), Some(0)));
+        assert_eq!((state.glances_are_over(), glance()), (true, None), "no more than that");
+        state.allow_glances(2);
+        enter();
+        assert_eq!((glance(), state.glances_are_over()), (None, false), "something has entered");
+        state.allow_glances(2);
+        state.share();
+        assert_eq!(glance(), None, "our thread may enter");
+        state.allow_glances(u32::MAX);
+        assert_eq!(glance(), Some(i32::MAX as u32 - 1));
     }
 
     /// Both numbers are always equal, but for a moment.

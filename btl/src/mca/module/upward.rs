@@ -13,6 +13,7 @@ use super::atomics::hand_over;
 use super::inside;
 use super::turns::Ticket;
 use super::{Cookie, FIRST, Module, Operation, Owed, State, from_raw, to_raw};
+use crate::mca::guard::guard;
 use crate::transport::{Delivery, EpId, Glance, Landed, Transport, Upcall};
 use opal_sys::*;
 use std::ffi::c_int;
@@ -43,9 +44,27 @@ impl State {
     }
 
     /// Looks where something may have changed.
+    ///
+    /// # Safety
+    /// A look of the transport has allowed it ([`State::glances`]), and nothing has entered since.
     #[inline(always)] // all that most calls of Open MPI's progress function do
-    fn glance(&mut self) -> Glance {
-        self.transport.as_mut().map_or(Glance::Unclear, Transport::glance)
+    unsafe fn glance(&mut self, left: u32) -> Glance {
+        // SAFETY: there was one when glances were allowed, and who takes it away enters.
+        unsafe { self.transport.as_mut().unwrap_unchecked() }.glance(left)
+    }
+
+    /// So many glances may follow the last look, which has found nothing.
+    #[inline]
+    fn glances(&self) -> u32 {
+        self.transport.as_ref().map_or(0, Transport::glances)
+    }
+
+    /// As many as might follow the last look have been made.
+    #[cold]
+    fn count_glances(&mut self) {
+        if let Some(transport) = &mut self.transport {
+            transport.count_glances();
+        }
     }
 
     /// The look behind a glance that has found a message.
@@ -220,26 +239,33 @@ impl Module {
 
     /// The same where a glance has found a message.
     #[inline(never)] // the way of most calls stays short
-    fn progress_landed(&'static self) -> c_int {
-        // SAFETY: one thread and none of ours, as `glance` has just read; neither of the two calls out.
-        let found = unsafe { self.state.enter(|state| (state.look_landed(), state.has_found_landed())) };
-        self.progress_from(|this| this.hand_up_what(found))
+    extern "C" fn progress_landed(&'static self) -> c_int {
+        guard("component progress", 0, || {
+            // SAFETY: one thread and none of ours, as `glance` has just read; neither of the two calls out.
+            let found = unsafe { self.state.enter(|state| (state.look_landed(), state.has_found_landed())) };
+            self.progress_from(|this| this.hand_up_what(found))
+        })
     }
 
     /// The same where everything is to be looked at.
     #[inline(never)] // the way of most calls stays short
-    fn progress_unclear(&'static self) -> c_int {
-        self.progress_from(Module::progress)
+    extern "C" fn progress_unclear(&'static self) -> c_int {
+        guard("component progress", 0, || {
+            if self.state.glances_are_over() {
+                self.with(State::count_glances);
+            }
+            self.progress_from(Module::progress)
+        })
     }
 
     /// Looks where something may have changed, in a job without threads.
     #[inline(always)] // all that most calls do
     fn glance(&'static self) -> Glance {
-        if self.uses_threads() || self.state.is_shared() {
+        if self.uses_threads() {
             return Glance::Unclear;
         }
-        // SAFETY: one thread and none of ours, as has just been read; `glance` does not call out.
-        unsafe { self.state.enter(|state| state.glance()) }
+        // SAFETY: one thread, as has just been read; `glance` neither calls out nor panics, and `progress` has allowed it.
+        unsafe { self.state.glance(|state, left| state.glance(left)) }.unwrap_or(Glance::Unclear)
     }
 
     /// Looks around once and hands up what is there; how many things that was.
@@ -251,9 +277,13 @@ impl Module {
         if self.state.is_shared() {
             return self.progress_beside_ours();
         }
-        // SAFETY: one thread and none of ours, as has just been read; neither of the two calls out.
-        let found = unsafe { self.state.enter(|state| (state.look(), state.has_found_landed())) };
-        self.hand_up_what(found)
+        // SAFETY: one thread and none of ours, as has just been read; none of the three calls out.
+        let (found, landed, glances) =
+            unsafe { self.state.enter(|state| (state.look(), state.has_found_landed(), state.glances())) };
+        if !found {
+            self.state.allow_glances(glances);
+        }
+        self.hand_up_what((found, landed))
     }
 
     /// Hands up what a look has found, if anything: a message that has landed in a ring, or something else.

@@ -8,6 +8,7 @@ use crate::protocol::eager::{
 };
 use crate::protocol::wire::Offer;
 use crate::transport::channel::copy;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use verbs::{Error, Landing, Lent, Pd, Pieces, Place, RKey, Remote, ShortWriter, Watch};
 
@@ -25,6 +26,12 @@ const LINE: usize = 64;
 /// Each look asks for all lines of a message as long as the last one, up to so many bytes of payload. A longer one would be taken from its sender
 /// line by line while that writes it.
 const AWAITED: usize = 2 * SLOT - TRAILER;
+
+/// Bytes of payloads whose lines are asked for one by one: those of shorter ones are in the two lines that each look asks for.
+const ONE_BY_ONE: RangeInclusive<usize> = ALONE + 1..=AWAITED;
+
+/// As the length of the last payload: what comes next may be long, and nothing is asked for.
+const UNKNOWN: usize = usize::MAX;
 
 /// Of a longer one so many bytes are asked for when it is taken: its receiver reads the first line, decides, and then the rest.
 const ASKED: usize = 2048;
@@ -49,7 +56,7 @@ pub struct Ring {
     is_made_ready: bool,
     /// Our offer has been taken back; the peer has still to take back its own.
     pub is_closing: bool,
-    /// Bytes of the payload that was taken last, and 1 where there were none: the next one may be as long. 0: they were more than [`AWAITED`].
+    /// Bytes of the payload that was taken last: the next one may be as long.
     last_len: usize,
     /// A message of several slots that has come back, and that [is to be cleared](Self::clear): where it begins, and bytes of its payload.
     /// 0: there is none.
@@ -95,7 +102,8 @@ struct Outlet {
     free: u32,
     /// So many messages of more than [`LONG`] slots do not ask for room.
     elsewhere: u32,
-    addr: u64,
+    /// One trailer before the peer's memory begins: a message that ends at a place has its trailer so far behind this address.
+    trailers: u64,
     rkey: RKey,
     /// The message that is posted next; as long as the longest one so far.
     bytes: Vec<u8>,
@@ -128,7 +136,7 @@ impl Ring {
             is_made_ready: false,
             is_closing: false,
             seen: 0,
-            last_len: 0,
+            last_len: UNKNOWN,
             stale: (0, 0),
         })
     }
@@ -152,9 +160,9 @@ impl Ring {
         if self.outlet.is_some() || self.is_closing || !fits {
             return false;
         }
-        let (addr, rkey) = (offer.addr, RKey(offer.rkey));
-        self.outlet =
-            Some(Box::new(Outlet { next, free: next.slots(), elsewhere: 0, addr, rkey, bytes: Vec::new() }));
+        let (trailers, rkey) = (offer.addr.wrapping_sub(TRAILER as u64), RKey(offer.rkey));
+        let (free, elsewhere, bytes) = (next.slots(), 0, Vec::new());
+        self.outlet = Some(Box::new(Outlet { next, free, elsewhere, trailers, rkey, bytes }));
         true
     }
 
@@ -186,7 +194,7 @@ impl Ring {
     pub fn is_ready(&self) -> bool {
         // A longer message is in the line before, too, which is to come at the same time.
         self.landing.prefetch((self.at() * TRAILER).wrapping_sub(LINE));
-        if self.last_len > ALONE {
+        if ONE_BY_ONE.contains(&self.last_len) {
             self.prefetch_payload(self.last_len);
         }
         self.expected.has_landed(self.landing.word(self.at()))
@@ -194,9 +202,9 @@ impl Ring {
 
     /// Has `watch` look at where the next message lands; what is expected there, and whether it may be long. `None`: more has to be looked at.
     #[inline]
-    pub fn watch(&self, watch: &mut Option<Watch>) -> Option<(Expected, bool)> {
-        let watches = self.last_len <= ALONE && self.landing.watch(self.at(), watch);
-        watches.then_some((self.expected, self.last_len == 0))
+    pub fn watch(&self, watch: &mut Watch) -> Option<(Expected, bool)> {
+        let watches = !ONE_BY_ONE.contains(&self.last_len) && self.landing.watch(self.at(), watch);
+        watches.then_some((self.expected, self.last_len > AWAITED))
     }
 
     /// Asks for the lines of a payload of this length in front of the next trailer, but for those that each look asks for. Its receiver reads the
@@ -212,7 +220,7 @@ impl Ring {
 
     /// No long message is expected next.
     pub fn expect_short(&mut self) {
-        self.last_len = 0;
+        self.last_len = UNKNOWN;
     }
 
     /// The next message that is taken has this number of its lane.
@@ -241,7 +249,7 @@ impl Ring {
     /// Takes the next message, if it has landed and is [expected](Self::expect_next): its tag and payload.
     #[inline(always)] // with every message
     pub fn take(&mut self) -> Option<(u8, Lent)> {
-        let landed = self.landing.read(self.next.end() / TRAILER - 1)?;
+        let landed = self.landing.read_before(self.next.end())?;
         let trailer = self.expected.of(landed.word)?;
         let len = trailer.payload_len();
         if len > AWAITED {
@@ -254,7 +262,7 @@ impl Ring {
             self.expect_next(self.expected.number);
         }
         self.uncounted += 1;
-        self.last_len = if len > AWAITED { 0 } else { len.max(1) };
+        self.last_len = len;
         self.uncounted_len += len as u32;
         self.is_made_ready = false;
         Some((trailer.tag(), payload))
@@ -333,7 +341,7 @@ impl Ring {
         let outlet = self.outlet.as_ref()?;
         let taken = self.next.count;
         self.due = taken.wrapping_add(self.next.slots() / 2);
-        Some((u64::from(taken).to_le_bytes(), Remote { addr: outlet.addr, rkey: outlet.rkey }))
+        Some((u64::from(taken).to_le_bytes(), Remote { addr: outlet.trailer_at(TRAILER), rkey: outlet.rkey }))
     }
 
     /// So many slots of the peer's ring are known to be free.
@@ -378,11 +386,13 @@ impl Ring {
     /// [posted](Self::posted).
     #[inline(always)] // with every message
     pub fn compose(&mut self, tag: u8, number: u16, [head, body]: [&[u8]; 2]) -> Option<(&[u8], Remote)> {
-        let Outlet { next, addr, rkey, bytes, .. } = &mut **self.outlet.as_mut()?;
+        let outlet = &mut **self.outlet.as_mut()?;
         let len = head.len() + body.len();
         if len > LONGEST {
             return None;
         }
+        let addr = outlet.trailer_at(outlet.next.end()).wrapping_sub(len as u64);
+        let Outlet { next, rkey, bytes, .. } = outlet;
         if bytes.len() < len + TRAILER {
             bytes.resize(len + TRAILER, 0);
         }
@@ -392,7 +402,6 @@ impl Ring {
         copy(first, head);
         copy(second, body);
         trailer.copy_from_slice(&Trailer::new(tag, next.lap(), number, len).emit());
-        let addr = *addr + (next.end() - len - TRAILER) as u64;
         Some((whole, Remote { addr, rkey: *rkey }))
     }
 
@@ -409,10 +418,10 @@ impl Way<'_> {
     /// Writes the next message, pieces of so many bytes, [`LONGEST`] at most, which has this number of its lane. False: nothing has happened.
     #[inline(always)] // with every message
     pub fn write(self, tag: u8, number: u16, (pieces, len): (&Pieces<'_>, usize)) -> bool {
-        let Outlet { next, addr, rkey, .. } = *self.outlet;
+        let next = self.outlet.next;
         let trailer = Trailer::new(tag, next.lap(), number, len);
-        let addr = addr.wrapping_add((next.end() - TRAILER) as u64);
-        let written = self.writer.write(pieces, u64::from_le_bytes(trailer.emit()), Remote { addr, rkey });
+        let to = Remote { addr: self.outlet.trailer_at(next.end()), rkey: self.outlet.rkey };
+        let written = self.writer.write(pieces, u64::from_le_bytes(trailer.emit()), to);
         if written {
             self.outlet.posted(self.slots);
         }
@@ -421,6 +430,12 @@ impl Way<'_> {
 }
 
 impl Outlet {
+    /// Where the trailer of a message that ends at this place is, in the peer's memory.
+    #[inline(always)] // with every message
+    fn trailer_at(&self, end: usize) -> u64 {
+        self.trailers.wrapping_add(end as u64)
+    }
+
     /// A message of so many slots has gone.
     #[inline(always)] // with every message
     fn posted(&mut self, slots: u32) {

@@ -9,7 +9,7 @@
 
 use super::ring::{Landed, Ring};
 use super::{EpId, NO_RING};
-use crate::protocol::eager::{Expected, LONGEST, TRAILER};
+use crate::protocol::eager::{Expected, LONGEST, Lap, TRAILER};
 use crate::transport::port::config::Eager;
 use slab::Slab;
 use std::sync::Arc;
@@ -42,6 +42,9 @@ const PATIENCE: u16 = 64;
 /// for longer.
 const BESIDE: u32 = 3;
 
+/// There is no place to be looked at with a glance.
+const NEVER: u32 = u32::MAX;
+
 /// All rings.
 #[derive(Debug)]
 pub struct Rings {
@@ -73,8 +76,8 @@ pub struct Rings {
     /// Of which of them messages have been taken that its endpoint has not counted yet, or [`NO_RING`].
     pub uncounted: u32,
     /// Where the next message of the only hot one lands, and what is expected there, from [`Self::watch`] on.
-    watch: Option<Watch>,
-    awaited: Expected,
+    watch: Watch,
+    awaited: Lap,
     /// It is looked at with every glance whose number has none of these bits.
     beside: u32,
 }
@@ -99,9 +102,9 @@ impl Rings {
             left: 0,
             found: NO_RING,
             uncounted: NO_RING,
-            watch: None,
-            awaited: Expected::NONE,
-            beside: 0,
+            watch: Watch::nowhere(),
+            awaited: Expected::new(0, 0).lap(),
+            beside: NEVER,
         }
     }
 
@@ -217,23 +220,31 @@ impl Rings {
     pub fn watch(&mut self) -> bool {
         let awaited = match self.hot[..] {
             [] => {
-                self.watch = None;
+                self.watch_nothing();
                 return true;
             }
             [number] => self.rings.get(number as usize).and_then(|ring| ring.watch(&mut self.watch)),
             _ => None,
         };
-        let (awaited, is_long) = awaited.unwrap_or((Expected::NONE, false));
+        let Some((awaited, is_long)) = awaited else { return false };
         let waits_long = is_long && self.others < RESTING;
-        (self.awaited, self.beside) = (awaited, if waits_long { BESIDE } else { 0 });
-        !awaited.is_none()
+        (self.awaited, self.beside) = (awaited.lap(), if waits_long { BESIDE } else { 0 });
+        true
+    }
+
+    /// No place is looked at with glances, nor kept.
+    fn watch_nothing(&mut self) {
+        (self.watch, self.beside) = (Watch::nowhere(), NEVER);
     }
 
     /// A message has landed in the only hot one since [`Self::watch`], if that is looked at with the glance of this number.
     #[inline(always)] // with every look
     pub fn has_stirred(&self, glance: u32) -> bool {
-        let watch = self.watch.as_ref().filter(|_| glance & self.beside == 0);
-        watch.is_some_and(|watch| self.awaited.has_landed(watch.word()))
+        if glance & self.beside != 0 {
+            return false;
+        }
+        let word = self.watch.word();
+        self.awaited.has_landed(word)
     }
 
     /// That message is next, if rings are looked at before completions: the number of its ring.
@@ -371,7 +382,8 @@ impl Rings {
         let is_read = ring.close();
         self.open -= 1;
         self.hot.retain(|hot| *hot != number);
-        (self.turn, self.streak, self.watch) = (0, 0, None);
+        (self.turn, self.streak) = (0, 0);
+        self.watch_nothing();
         if !is_read {
             self.rings.remove(number as usize);
         }

@@ -20,7 +20,7 @@ pub struct Eager {
     pub threshold: u32,
     /// So many peers have rings at a time.
     pub most: u16,
-    /// Rings that have not been used for so many looks, a multiple of 128, are looked at less often.
+    /// Rings that have not been used for so many looks, a multiple of 256, are looked at less often.
     pub cooling: u32,
 }
 

@@ -5,8 +5,8 @@
 //!                                              ├─ the next message of the only hot ring has landed: it goes up
 //!                                              └─ anything else: look
 //! ```
-//! A glance asks for connection events, for what our own calls have brought about, for the word where the next message of the only hot ring
-//! lands, and for completions. Where there are several such rings, there are only looks.
+//! A glance asks for the word where the next message of the only hot ring lands, for connection events, and for completions. Any call of the
+//! transport ends the glances, for it may have brought something about. Where there are several such rings, there are only looks.
 #![forbid(unsafe_code)]
 
 use super::Rx;
@@ -25,10 +25,10 @@ pub enum Glance {
 }
 
 impl Rx {
-    /// A look begins. Glances that have not been made are not counted.
+    /// A look begins.
     #[inline(always)] // with every look
     pub(super) fn count_look(&mut self) {
-        self.looks = self.looks.wrapping_sub(self.glances).wrapping_add(1);
+        self.looks = self.looks.wrapping_add(1);
         self.glances = 0;
     }
 
@@ -36,31 +36,40 @@ impl Rx {
     #[inline]
     fn allow_glances(&mut self, span: u32) {
         self.glances = span - 1 - self.looks % span;
-        self.looks = self.looks.wrapping_add(self.glances);
     }
 }
 
 impl<C> Transport<C> {
-    /// Looks where something may have changed since [`Transport::look`] has found nothing.
+    /// How many glances may follow the last look, if nothing has been called since.
+    #[inline]
+    pub fn glances(&self) -> u32 {
+        self.rx.glances
+    }
+
+    /// So many have been made: they count as looks.
+    pub fn count_glances(&mut self) {
+        self.rx.looks = self.rx.looks.wrapping_add(self.rx.glances);
+    }
+
+    /// Looks where something may have changed since [`Transport::look`] has found nothing. So many glances may follow this one.
     #[inline(always)] // all that most calls of Open MPI's progress function do
-    pub fn glance(&mut self) -> Glance {
-        let Some(left) = self.rx.glances.checked_sub(1) else { return Glance::Unclear };
-        if self.port.service.pending() || self.has_begun() {
-            return Glance::Unclear;
-        }
+    pub fn glance(&mut self, left: u32) -> Glance {
+        debug_assert!(!self.has_begun(), "something has been called since the last look");
         if self.rings.has_stirred(left) {
             return Glance::Landed;
         }
-        self.rx.glances = left;
+        if self.port.service.pending() {
+            return Glance::Unclear;
+        }
         match self.rx.cq.poll_times(&mut self.rx.batch, 1) {
             Ok(0) => Glance::Nothing,
             _ => Glance::Unclear,
         }
     }
 
-    /// Calls of ours have brought something about that a look is to see to.
+    /// Calls of ours have brought something about that a look is to see to: no glance may follow.
     #[inline(always)] // with every look
-    fn has_begun(&self) -> bool {
+    pub fn has_begun(&self) -> bool {
         self.chores || self.tx.awaited != 0 || !self.up.is_empty()
     }
 

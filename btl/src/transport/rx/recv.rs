@@ -20,7 +20,7 @@ use verbs::{Broken, Completion, Lent};
 const BUSY_LOOKS: u32 = 8;
 
 /// A failed request that is not signalled is found after so many looks, and a shared queue that is empty filled.
-pub(super) const RARE_LOOKS: u32 = 128;
+pub(super) const RARE_LOOKS: u32 = 256;
 
 impl<C> Transport<C> {
     /// Looks around once: connection events, completions. True if there is something for

@@ -76,21 +76,23 @@ impl<C> Transport<C> {
         if len > ALONE {
             return self.sendi_wide(id, tag, [head, body]).into();
         }
-        let pieces = Pieces::new([head, body]);
         let Some(way) = lane.way_into(ring, 1) else { return Attempt::Otherwise };
-        if !way.write(tag, lane.sent, (&pieces, len)) {
-            return self.sendi_unwritten(id, tag, &pieces);
+        let pieces = Pieces::new([head, body]);
+        if way.write(tag, lane.sent, (&pieces, len)) {
+            lane.sent = lane.sent.wrapping_add(1);
+            ep.count_written(len);
+            self.stats.sent_eager += 1;
+            return Attempt::Sent;
         }
-        lane.sent = lane.sent.wrapping_add(1);
-        ep.count_written(len);
-        self.stats.sent_eager += 1;
-        Attempt::Sent
+        if self.sendi_unwritten(id.index, tag, &pieces) { Attempt::Sent } else { Attempt::Refused }
     }
 
     /// The same of what the device does not write in its own way now.
     #[cold]
-    fn sendi_unwritten(&mut self, id: EpId, tag: u8, pieces: &Pieces<'_>) -> Attempt {
-        if self.sendi(id, tag, pieces.buffers()) { Attempt::Sent } else { Attempt::Refused }
+    fn sendi_unwritten(&mut self, index: u32, tag: u8, pieces: &Pieces<'_>) -> bool {
+        let Some(ep) = self.endpoints.get(index) else { return false };
+        let id = EpId { index, generation: ep.generation };
+        self.sendi(id, tag, pieces.buffers())
     }
 
     #[cold]

@@ -69,7 +69,7 @@ pub fn config(layout: &str) -> Config {
         drain: Duration::from_secs(5),
         keepalive: Duration::from_secs(5),
         gathers: false,
-        eager: Some(Eager { slots: 8, threshold: 3, most: 4, cooling: 128 }),
+        eager: Some(Eager { slots: 8, threshold: 3, most: 4, cooling: 256 }),
         reconnects: 0,
         keep_timelines: true,
         xrc_domain: domain_file(),
@@ -140,9 +140,40 @@ pub struct Side {
     pub absent: bool,
     /// In virtual time: its connection helper.
     pub helper: u64,
+    /// So many glances may follow its last look.
+    glances: Option<u32>,
 }
 
 impl Side {
+    /// As the module's progress function in a program of one thread.
+    fn look_alone(&mut self) -> bool {
+        match self.glance() {
+            Glance::Nothing => false,
+            Glance::Landed => self.transport.look_landed(),
+            Glance::Unclear => self.look(),
+        }
+    }
+
+    /// A glance, if one may follow.
+    pub fn glance(&mut self) -> Glance {
+        match self.glances.and_then(|left| left.checked_sub(1)) {
+            Some(left) if !self.transport.has_begun() => {
+                self.glances = Some(left);
+                self.transport.glance(left)
+            }
+            _ => Glance::Unclear,
+        }
+    }
+
+    fn look(&mut self) -> bool {
+        if self.glances == Some(0) {
+            self.transport.count_glances();
+        }
+        let found = self.transport.poll();
+        self.glances = (!found).then(|| self.transport.glances());
+        found
+    }
+
     pub fn new(transport: Transport<u64>, name: u64, count: usize) -> Side {
         let adverts = transport.adverts().to_vec();
         let waiting = (0..count).map(|_| VecDeque::new()).collect();
@@ -160,6 +191,7 @@ impl Side {
             received: 0,
             absent: false,
             helper: 0,
+            glances: None,
         }
     }
 
@@ -397,8 +429,8 @@ impl World {
     pub fn poll(&mut self, side: usize) {
         self.looks += 1;
         let in_turn = self.looks.is_multiple_of(4);
-        let transport = &mut self.sides[side].transport;
-        let found = if in_turn { transport.poll() } else { look_alone(transport) };
+        let side_of = &mut self.sides[side];
+        let found = if in_turn { side_of.look() } else { side_of.look_alone() };
         if !found || !in_turn && !self.hand_up_found(side) {
             return;
         }
@@ -668,15 +700,6 @@ impl Drop for World {
             // Whatever goes wrong here, the test has said what went wrong first.
             let _ended = catch_unwind(AssertUnwindSafe(|| side.transport.close()));
         }
-    }
-}
-
-/// As the module's progress function in a program of one thread.
-fn look_alone(transport: &mut Transport<u64>) -> bool {
-    match transport.glance() {
-        Glance::Nothing => false,
-        Glance::Landed => transport.look_landed(),
-        Glance::Unclear => transport.poll(),
     }
 }
 
