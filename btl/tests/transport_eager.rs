@@ -113,6 +113,22 @@ fn a_glance_finds_what_lands_and_leaves_all_else_to_a_look() {
 }
 
 #[test]
+fn glances_look_at_every_hot_ring() {
+    let mut world = world("glances at several", Eager { slots: 256, threshold: 4, most: 2, cooling: 256 }, 3);
+    open_rings(&mut world, (0, 1));
+    open_rings(&mut world, (0, 2));
+    for from in [1, 2, 2, 1, 1] {
+        until_glances(&mut world);
+        world.send(from, 0, 30);
+        assert_eq!(world.sides[0].glance(), Glance::Landed, "from {from}: {}", world.books());
+        world.drain();
+        exchange(&mut world, (0, 1), 2, 8);
+        exchange(&mut world, (0, 2), 2, 8);
+    }
+    world.close();
+}
+
+#[test]
 fn glances_end_when_something_is_due() {
     let mut world = world("glances end", Eager { slots: 256, threshold: 4, most: 2, cooling: 256 }, 2);
     open_rings(&mut world, (0, 1));

@@ -188,6 +188,9 @@ impl Expected {
 pub struct Lap(u64);
 
 impl Lap {
+    /// The one of memory in which nothing has landed: it seems to have.
+    pub const NONE: Lap = Lap(0);
+
     /// Whether a word is that of a message of the lap.
     #[inline(always)] // with every look
     pub const fn has_landed(self, word: u64) -> bool {

@@ -4,7 +4,7 @@
 
 use super::EpId;
 use crate::protocol::eager::{
-    ALONE, Cursor, Expected, LONGEST, Refused, SLOT, TRAILER, Trailer, ends_within, slots_of,
+    ALONE, Cursor, Expected, LONGEST, Lap, Refused, SLOT, TRAILER, Trailer, ends_within, slots_of,
 };
 use crate::protocol::wire::Offer;
 use crate::transport::channel::copy;
@@ -200,11 +200,11 @@ impl Ring {
         self.expected.has_landed(self.landing.word(self.at()))
     }
 
-    /// Has `watch` look at where the next message lands; what is expected there, and whether it may be long. `None`: more has to be looked at.
+    /// Has `watch` look at where the next message lands: what is expected there, and whether it may be long. `None`: more has to be looked at.
     #[inline]
-    pub fn watch(&self, watch: &mut Watch) -> Option<(Expected, bool)> {
+    pub fn watch(&self, watch: &mut Watch) -> Option<(Lap, bool)> {
         let watches = !ONE_BY_ONE.contains(&self.last_len) && self.landing.watch(self.at(), watch);
-        watches.then_some((self.expected, self.last_len > AWAITED))
+        watches.then_some((self.expected.lap(), self.last_len > AWAITED))
     }
 
     /// Asks for the lines of a payload of this length in front of the next trailer, but for those that each look asks for. Its receiver reads the

@@ -9,7 +9,7 @@
 
 use super::ring::{Landed, Ring};
 use super::{EpId, NO_RING};
-use crate::protocol::eager::{Expected, LONGEST, Lap, TRAILER};
+use crate::protocol::eager::{LONGEST, Lap, TRAILER};
 use crate::transport::port::config::Eager;
 use slab::Slab;
 use std::sync::Arc;
@@ -75,11 +75,41 @@ pub struct Rings {
     found: u32,
     /// Of which of them messages have been taken that its endpoint has not counted yet, or [`NO_RING`].
     pub uncounted: u32,
-    /// Where the next message of the only hot one lands, and what is expected there, from [`Self::watch`] on.
-    watch: Watch,
-    awaited: Lap,
-    /// It is looked at with every glance whose number has none of these bits.
+    /// Where the next message of the only hot one lands, from [`Self::watch`] on; of several, what always seems to have landed.
+    first: Watched,
+    /// The places of all hot ones, if there are several.
+    several: Vec<Watched>,
+    /// They are looked at with every glance whose number has none of these bits.
     beside: u32,
+}
+
+/// A place where a message is expected, which is asked for again and again.
+#[derive(Debug)]
+struct Watched {
+    place: Watch,
+    lap: Lap,
+}
+
+impl Watched {
+    /// Nothing that could be expected, which has always landed.
+    fn nothing() -> Watched {
+        Watched { place: Watch::nowhere(), lap: Lap::NONE }
+    }
+
+    /// Where the next message of this ring lands; whether it may be long. `None`: more has to be looked at.
+    #[inline]
+    fn watch(&mut self, ring: &Ring) -> Option<bool> {
+        let (lap, is_long) = ring.watch(&mut self.place)?;
+        self.lap = lap;
+        Some(is_long)
+    }
+
+    /// A message has landed there.
+    #[inline(always)] // with every look
+    fn has_landed(&self) -> bool {
+        let word = self.place.word();
+        self.lap.has_landed(word)
+    }
 }
 
 impl Rings {
@@ -102,8 +132,8 @@ impl Rings {
             left: 0,
             found: NO_RING,
             uncounted: NO_RING,
-            watch: Watch::nowhere(),
-            awaited: Expected::new(0, 0).lap(),
+            first: Watched::nothing(),
+            several: Vec::new(),
             beside: NEVER,
         }
     }
@@ -218,39 +248,60 @@ impl Rings {
     /// Nothing has landed. Whether [`Self::has_stirred`] says from now on when something has.
     #[inline]
     pub fn watch(&mut self) -> bool {
-        let awaited = match self.hot[..] {
+        let is_long = match self.hot[..] {
             [] => {
                 self.watch_nothing();
                 return true;
             }
-            [number] => self.rings.get(number as usize).and_then(|ring| ring.watch(&mut self.watch)),
-            _ => None,
+            [number] => {
+                self.several.clear();
+                self.rings.get(number as usize).and_then(|ring| self.first.watch(ring))
+            }
+            _ => self.watch_several(),
         };
-        let Some((awaited, is_long)) = awaited else { return false };
+        let Some(is_long) = is_long else { return false };
         let waits_long = is_long && self.others < RESTING;
-        (self.awaited, self.beside) = (awaited.lap(), if waits_long { BESIDE } else { 0 });
+        self.beside = if waits_long { BESIDE } else { 0 };
         true
+    }
+
+    /// The same of all hot ones: whether one of them may be long. `None`: more has to be looked at.
+    #[inline(never)]
+    fn watch_several(&mut self) -> Option<bool> {
+        self.first = Watched::nothing();
+        self.several.resize_with(self.hot.len(), Watched::nothing);
+        let mut is_long = false;
+        for (number, watched) in self.hot.iter().zip(&mut self.several) {
+            is_long |= watched.watch(self.rings.get(*number as usize)?)?;
+        }
+        Some(is_long)
     }
 
     /// No place is looked at with glances, nor kept.
     fn watch_nothing(&mut self) {
-        (self.watch, self.beside) = (Watch::nowhere(), NEVER);
+        (self.first, self.beside) = (Watched::nothing(), NEVER);
+        self.several.clear();
     }
 
-    /// A message has landed in the only hot one since [`Self::watch`], if that is looked at with the glance of this number.
+    /// A message has landed in a hot one since [`Self::watch`], if those are looked at with the glance of this number.
     #[inline(always)] // with every look
     pub fn has_stirred(&self, glance: u32) -> bool {
-        if glance & self.beside != 0 {
-            return false;
-        }
-        let word = self.watch.word();
-        self.awaited.has_landed(word)
+        glance & self.beside == 0 && self.first.has_landed() && self.one_has_stirred()
     }
 
-    /// That message is next, if rings are looked at before completions: the number of its ring.
+    /// The same, where there seems to be one.
+    #[inline(never)] // the way of the only hot one stays short
+    fn one_has_stirred(&self) -> bool {
+        self.several.is_empty() || self.several.iter().any(Watched::has_landed)
+    }
+
+    /// That message is next, if rings are looked at before completions, and there is no other hot one: the number of its ring.
     #[inline(always)] // with every message
     pub fn stirred(&self) -> Option<u32> {
-        if self.come_first() { self.hot.first().copied() } else { None }
+        match self.hot[..] {
+            [number] if self.come_first() => Some(number),
+            _ => None,
+        }
     }
 
     /// If it is time for that with the look of this number: rings that have not been used since the last time are cold from now on; one stays hot.

@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!   look ── nothing, and nothing is due ──> glance ── nothing ──> glance ── nothing ──> ... until something is due again ──> look
-//!                                              ├─ the next message of the only hot ring has landed: it goes up
+//!                                              ├─ the next message of a hot ring has landed: it goes up
 //!                                              └─ anything else: look
 //! ```
-//! A glance asks for the word where the next message of the only hot ring lands, for connection events, and for completions. Any call of the
-//! transport ends the glances, for it may have brought something about. Where there are several such rings, there are only looks.
+//! A glance asks for the word where the next message of each hot ring lands, for connection events, and for completions. Any call of the
+//! transport ends the glances, for it may have brought something about.
 #![forbid(unsafe_code)]
 
 use super::Rx;
@@ -18,7 +18,7 @@ use crate::transport::Transport;
 pub enum Glance {
     /// Nothing.
     Nothing,
-    /// The next message of the only hot ring: [`Transport::look_landed`] is to be asked.
+    /// The next message of a hot ring: [`Transport::look_landed`] is to be asked.
     Landed,
     /// [`Transport::look`] is to be asked.
     Unclear,
