@@ -21,6 +21,7 @@ fn child_main() {
         Some("every length") => every_length(),
         Some("pieces") => pieces(),
         Some("their region") => their_region(),
+        Some("counted") => counted(),
         Some("their peer") => their_peer(),
         other => assert_eq!(other, None, "no such role"),
     }
@@ -282,6 +283,23 @@ fn their_region() {
     assert!(!writer.writes_short([&[1, 2, 3], &[]], 7, 64));
     assert_eq!(writer.writes(out.sge(0, 8), 16, IBV_SEND_SIGNALED).unwrap().status, IBV_WC_REM_ACCESS_ERR);
     assert!(!writer.writes_short([&[1, 2, 3], &[]], 7, 64), "the queue pair is in the error state");
+    writer.child.tell(&[2]);
+    writer.child.finish();
+}
+
+/// A plan that counts WRITEs counts each.
+#[test]
+fn there_are_no_short_writes_where_a_plan_counts_writes() {
+    Child::start_with("counted", &[("SOFTIB_FAULTS", "kill=write:1000000")]).finish();
+}
+
+fn counted() {
+    let mut writer = Writer::new();
+    let out = writer.dev.buf(64);
+    for _ in 0..1000 {
+        assert_eq!(writer.writes(out.sge(0, 8), 0, IBV_SEND_SIGNALED).unwrap().status, IBV_WC_SUCCESS);
+        assert!(!writer.writes_short([&[], &[]], 0, 0));
+    }
     writer.child.tell(&[2]);
     writer.child.finish();
 }

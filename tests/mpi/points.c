@@ -30,9 +30,22 @@ static void answer(int from) {
     send_to(from, LENGTH, ANSWER);
 }
 
+/* Messages of `victim`, each answered: a process that waits for none takes no offer of a ring. */
+static void play_ring(int survivor) {
+    for (int n = 0; n < STREAM; n++)
+        if (rank == victim) {
+            send_to(survivor, LENGTH, PLAIN);
+            receive_from(survivor, LENGTH, ANSWER);
+        } else {
+            receive_from(victim, LENGTH, PLAIN);
+            send_to(victim, LENGTH, ANSWER);
+        }
+}
+
 /* What the scene has between `victim` and `survivor`; this process is one of them. */
 static void play(const char *scene, int survivor) {
-    int streams = strcmp(scene, "stream") == 0 || strcmp(scene, "ring") == 0;
+    if (strcmp(scene, "ring") == 0) return play_ring(survivor);
+    int streams = strcmp(scene, "stream") == 0;
     int speaks = streams || strcmp(scene, "put") == 0;
     int from = speaks ? victim : survivor, to = speaks ? survivor : victim;
     int is_long = strcmp(scene, "put") == 0 || strcmp(scene, "get") == 0;

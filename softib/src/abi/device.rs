@@ -58,6 +58,7 @@ pub fn open_as(device: *mut ibv_device, command: File) -> Result<*mut ibv_contex
         if state.w.ports.of_device(number).is_empty() {
             return Err(Errno::NODEV);
         }
+        state.w.asks_at_requests |= faults::calls::touch_data_path();
         command::sign(&command, state.w.segment.incarnation, state.w.contexts.vacant_key())?;
         let context =
             Context { c, device: number, users: 0, queue: VecDeque::new(), file, _command: command };

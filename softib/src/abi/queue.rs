@@ -155,6 +155,7 @@ fn build(
         state: IBV_QPS_RESET,
         direct: false,
         short: false,
+        writes: false,
         usual: Usual::default(),
         pd: pd_key(pd),
         send_cq: cq_key(init.send_cq),

@@ -151,6 +151,7 @@ fn start(plan: Plan) -> Result<Engine, Errno> {
         segment,
         ports,
         faults: Faults::start(plan),
+        asks_at_requests: false,
         heap: Heap::default(),
         shared: SharedMemory::default(),
         contexts: Slab::new(),

@@ -56,6 +56,8 @@ pub struct Qp {
     pub direct: bool,
     /// The same, and reliable: short sends take the shortcut.
     pub short: bool,
+    /// The same, and short writes that are no requests may stand in for these.
+    pub writes: bool,
     /// The messages that need no more questions: those of the connected peer, once connections are established on both sides.
     pub usual: Usual,
     /// Index of its protection domain.
@@ -325,6 +327,7 @@ impl Qp {
         self.state = state;
         self.direct = state == IBV_QPS_RTS && w.is_plain() && self.stream == Stream::Free;
         self.short = self.direct && self.kind == IBV_QPT_RC;
+        self.writes = self.short && !w.asks_at_requests;
         self.usual = self.usual_messages();
         // SAFETY: our own C struct, alive as long as self; programs only read `state`.
         unsafe { (*self.pointer()).state = state };

@@ -63,6 +63,8 @@ pub struct World {
     pub ports: Ports,
     /// The plan of faults, if there is one.
     pub faults: Option<Box<Faults>>,
+    /// A plan asks at each request of a context: what is no request may not stand in for one.
+    pub asks_at_requests: bool,
     /// The free parts of its heap.
     pub heap: Heap,
     /// What of it the program has as memory that peers map.

@@ -104,7 +104,7 @@ fn may_write(qp: &Qp) -> bool {
 /// It is a connected RC queue pair, and all that was posted to it has been carried out.
 #[inline(always)]
 fn has_nothing_queued(qp: &Qp) -> bool {
-    qp.short && qp.sq.is_empty()
+    qp.writes && qp.sq.is_empty()
 }
 
 /// The region with this key of a peer that lives, if it is mapped here.
