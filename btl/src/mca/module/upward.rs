@@ -280,7 +280,7 @@ impl Module {
         // SAFETY: one thread and none of ours, as has just been read; none of the three calls out.
         let (found, landed, glances) =
             unsafe { self.state.enter(|state| (state.look(), state.has_found_landed(), state.glances())) };
-        if !found {
+        if !found && glances != 0 {
             self.state.allow_glances(glances);
         }
         self.hand_up_what((found, landed))
