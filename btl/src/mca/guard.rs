@@ -1,4 +1,5 @@
-//! No panic crosses into C: every function that Open MPI calls runs its body in [`guard`].
+//! No panic crosses into C: every function that Open MPI calls runs its body in [`guard`]. Of the progress function that is all but the glance
+//! (`module::upward`), which calls nothing that panics.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;

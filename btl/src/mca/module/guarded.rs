@@ -33,7 +33,8 @@ pub struct Guarded<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached by `enter` only, whose callers hold the lock or are the only thread.
+// SAFETY: the value is reached by `enter` and `glance` only: callers of the first hold the lock or are the only thread, those of the second are
+// the only thread, and no thread of ours may enter then.
 unsafe impl<T: Send> Sync for Guarded<T> {}
 
 /// Gives the value up when it is dropped, which is when its user has panicked.

@@ -91,7 +91,7 @@ struct Watched {
 }
 
 impl Watched {
-    /// Nothing that could be expected, which has always landed.
+    /// No ring's place: a word that is always 0, and the lap of such a word, so that [`Self::has_landed`] is always true.
     fn nothing() -> Watched {
         Watched { place: Watch::nowhere(), lap: Lap::NONE }
     }
