@@ -16,6 +16,7 @@ fn child_main() {
         Some("stream") => stream(),
         Some("trickle") => trickle(),
         Some("pair") => rings_cool(),
+        Some("several") => several_are_found(),
         other => assert_eq!(other, None, "no such role"),
     }
 }
@@ -234,7 +235,7 @@ fn one_sender_does_not_keep_others_from_being_heard() {
     }
 }
 
-/// Sends a number each time it is told one.
+/// Sends a number each time it is told one, and says when it has gone.
 fn trickle() {
     let dev = Dev::open();
     let (qp, mut buf) = (connected(&dev), dev.buf(8));
@@ -242,6 +243,43 @@ fn trickle() {
         buf.data.copy_from_slice(&number[0].to_ne_bytes());
         assert_eq!(qp.send(0, &[buf.sge(0, 8)]), 0);
         assert_eq!(qp.wait().status, IBV_WC_SUCCESS);
+        say(&number);
+    }
+}
+
+/// In a process of its own, where no other test polls.
+#[test]
+fn what_one_of_several_sends_after_polls_that_found_nothing_is_found_by_the_next() {
+    Child::start("several").finish();
+}
+
+fn several_are_found() {
+    const SENDERS: usize = 4;
+    let dev = Dev::open();
+    let (cq, other) = (dev.cq(256), dev.cq(8));
+    let buf = dev.buf(8);
+    let mut senders = [(); SENDERS].map(|()| (dev.qp(IBV_QPT_RC, cq), Child::start("trickle")));
+    senders.iter_mut().for_each(|(qp, child)| connect(qp, child));
+    settle(cq);
+    for round in 0..300 {
+        let (qp, child) = &mut senders[(round * (round + 1) / 2) as usize % SENDERS];
+        assert_eq!(qp.recv(round, &[buf.sge(0, 8)]), 0);
+        (0..round % 5).for_each(|_| assert!(poll(cq).is_none()));
+        child.tell(&[round]);
+        let came = if round % 8 == 7 {
+            child.hear();
+            (0..round % 3).for_each(|_| assert!(poll(other).is_none()));
+            poll(cq).expect("what has been sent")
+        } else {
+            let came = wait(cq);
+            child.hear();
+            came
+        };
+        assert_eq!((came.status, came.wr_id), (IBV_WC_SUCCESS, round));
+        assert_eq!(buf.data[..], round.to_ne_bytes());
+    }
+    for (_, child) in senders {
+        child.finish();
     }
 }
 
@@ -263,6 +301,7 @@ fn rings_cool() {
         let (qp, child) = &mut senders[round as usize % 2];
         assert_eq!(qp.recv(round, &[buf.sge(0, 8)]), 0);
         child.tell(&[round]);
+        child.hear();
         let came = wait(cq);
         assert_eq!((came.status, came.wr_id), (IBV_WC_SUCCESS, round));
         assert_eq!(buf.data[..], round.to_ne_bytes());

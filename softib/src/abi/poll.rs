@@ -27,7 +27,11 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc)
         if state.still.holds(cq) {
             return 0;
         }
-        // SAFETY: the program passes a CQ of ours and room for `count` completions.
+        if state.still.is_of_several(cq) {
+            // SAFETY: the program passes a CQ of ours and room for `count` completions.
+            return unsafe { poll_several(cq, count, wc, state, engine) };
+        }
+        // SAFETY: as above.
         return unsafe { poll_shortly(cq, count, wc, state, engine) };
     }
     // SAFETY: the program passes a CQ of ours and room for `count` completions.
@@ -38,6 +42,25 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc)
 #[inline(never)]
 fn poll_waiting(mut state: Owned<'_, State>, key: usize, out: &mut [MaybeUninit<ibv_wc>]) -> Option<usize> {
     catch_unwind(AssertUnwindSafe(|| state.poll_waiting(key, out))).unwrap_or(None)
+}
+
+/// A poll behind one that has found nothing at several rings.
+///
+/// # Safety
+/// A queue of ours, and room for that many completions.
+#[inline(never)]
+unsafe extern "C" fn poll_several(
+    cq: *mut ibv_cq,
+    count: c_int,
+    wc: *mut ibv_wc,
+    mut state: Owned<'_, State>,
+    engine: &Engine,
+) -> c_int {
+    if state.still.holds_of_several() {
+        return 0;
+    }
+    // SAFETY: as the caller promises.
+    unsafe { poll_shortly(cq, count, wc, state, engine) }
 }
 
 /// A poll that may find something.

@@ -78,7 +78,7 @@ pub struct Inbound {
     pub(super) stands_in_until: Option<Instant>,
     pub(super) streak: u32,
     pub(super) polls: u64,
-    /// Looks at several hot rings that found nothing.
+    /// Looks at several hot rings that have found nothing since rings that have none were looked for.
     pub(super) idle: u32,
     pub barrier: Barrier,
 }

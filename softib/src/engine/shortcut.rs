@@ -144,12 +144,26 @@ impl State {
     #[inline(always)]
     pub fn note_still(&mut self, cq: *mut ibv_cq) {
         let State { inbound, still, .. } = self;
-        if let [hot] = inbound.hot[..]
-            && let Some(Some(ring)) = inbound.rings.get(hot.ring)
-            && let Some(tag) = ring.awaited_tag()
+        if let Some(Some(ring)) = inbound.rings.get(inbound.turn)
+            && let Some(cell) = ring.awaited_cell()
         {
-            still.note(cq, tag);
+            match inbound.hot.len() {
+                1 => still.note(cq, cell),
+                _ => self.note_several(cq),
+            }
         }
+    }
+
+    /// The same where there are several hot rings.
+    #[inline(never)]
+    fn note_several(&mut self, cq: *mut ibv_cq) {
+        let State { inbound, still, .. } = self;
+        inbound.idle += still.take_held();
+        let Inbound { hot, rings, .. } = inbound;
+        still.note_several(
+            cq,
+            hot.iter().filter_map(|hot| rings.get(hot.ring)?.as_ref().map(RecvRing::next_cell)),
+        );
     }
 
     /// The ring whose turn it is holds a message.
@@ -284,8 +298,9 @@ impl Inbound {
                 return true;
             }
         }
-        self.idle = self.idle.wrapping_add(1);
-        if self.idle.is_multiple_of(COOL_AFTER) {
+        self.idle += 1;
+        if self.idle >= COOL_AFTER {
+            self.idle = 0;
             stats.cooled += self.cool();
         }
         false

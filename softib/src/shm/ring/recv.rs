@@ -112,11 +112,16 @@ impl RecvRing {
         cell.is_filled(self.seq)
     }
 
-    /// The tag of the next cell, and the number that it is compared with ([`handover::is_filled`]). None: there is something to prepare
-    /// for it ([`Self::await_next`]).
+    /// As [`Self::next_cell`]. None: there is something to prepare for it ([`Self::await_next`]).
     #[inline(always)]
-    pub fn awaited_tag(&self) -> Option<(&AtomicU32, u32)> {
-        (self.awaited == self.seq).then(|| (self.cells.at(self.seq).tag(), self.seq))
+    pub fn awaited_cell(&self) -> Option<(&AtomicU32, u32)> {
+        (self.awaited == self.seq).then(|| self.next_cell())
+    }
+
+    /// The tag of the next cell, and the number that it is compared with ([`handover::is_filled`]).
+    #[inline(always)]
+    pub fn next_cell(&self) -> (&AtomicU32, u32) {
+        (self.cells.at(self.seq).tag(), self.seq)
     }
 
     /// The head of the next cell, if one has arrived, and its inline part.
