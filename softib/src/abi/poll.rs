@@ -31,7 +31,7 @@ pub unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc)
             // SAFETY: the program passes a CQ of ours and room for `count` completions.
             return unsafe { poll_several(cq, count, wc, state, engine) };
         }
-        // SAFETY: as above.
+        // SAFETY: the program passes a CQ of ours and room for `count` completions.
         return unsafe { poll_shortly(cq, count, wc, state, engine) };
     }
     // SAFETY: the program passes a CQ of ours and room for `count` completions.

@@ -13,10 +13,11 @@ mod post;
 mod rdma;
 mod replay;
 mod send;
+mod sendi;
 mod xrc;
 
 pub use rdma::NotBegun;
-pub use send::Attempt;
+pub use sendi::Attempt;
 
 use crate::protocol::pending::Pending;
 use crate::transport::BATCH;

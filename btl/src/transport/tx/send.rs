@@ -1,351 +1,24 @@
-//! The sending side.
+//! Messages that go from buffers of ours, and those that wait.
 //!
 //! A message goes out at once when its endpoint is connected and its lane has a credit and a work
 //! queue entry and nothing before it waits. Otherwise it is queued: its data is in a buffer of ours
 //! already, so its sender is done in either case (a local completion says that the buffer is ours
 //! no more, not that the peer has it).
-//!
-//! Steps of an 8-byte message: find the endpoint, pick the queue by size, take entry and credit,
-//! post our header and the caller's two pieces inline. No allocation, no lock, no system call.
 #![forbid(unsafe_code)]
 
-use super::post::channel;
 use crate::protocol::credits::Grant;
-use crate::protocol::eager::ALONE;
 use crate::protocol::pending::LaneId;
-use crate::protocol::wire::{DataHeader, HEADER_LEN, Kind, XrcHeader};
-use crate::transport::channel::{Ready, Refused, Request, SENDS, Target};
+use crate::protocol::wire::{DataHeader, HEADER_LEN, Kind};
+use crate::transport::channel::{Ready, Request, SENDS};
 use crate::transport::endpoint::lane::Lack;
 use crate::transport::endpoint::state::{Action, Event, Reason, State};
-use crate::transport::endpoint::{Endpoint, EpId, Listing, NO_RING, PATIENCE};
+use crate::transport::endpoint::{Endpoint, EpId, Listing, PATIENCE};
 use crate::transport::port::buffer::Queued;
 use crate::transport::stats::Stats;
 use crate::transport::{SendBuf, Transport, Upcall};
 use std::fmt::Display;
-use verbs::Pieces;
-
-/// Bytes of a long message: one that the device copies does not go into a ring of ours.
-const LONG: usize = 12_288;
-
-/// What has become of a message that was tried in one way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Attempt {
-    /// It has gone.
-    Sent,
-    /// Nothing has happened: another way may be open to it.
-    Otherwise,
-    /// Nothing has happened, and no way is open to it now: its sender comes again, or takes a buffer.
-    Refused,
-}
-
-impl From<bool> for Attempt {
-    #[inline(always)] // with every message
-    fn from(sent: bool) -> Attempt {
-        if sent { Attempt::Sent } else { Attempt::Otherwise }
-    }
-}
 
 impl<C> Transport<C> {
-    /// A message of `len` bytes may go [straight](Self::sendi_straight): it is one for the first queue, and goes inline.
-    #[inline(always)] // with every message
-    pub fn goes_straight(&self, id: EpId, len: usize) -> bool {
-        let lane = self.endpoints.get(id.index).and_then(|ep| ep.lanes.first());
-        lane.is_some_and(|lane| len < usize::from(lane.straight_below))
-    }
-
-    /// Sends two pieces as one message of the first queue, into the peer's ring or as a SEND, if it takes nothing scarce and needs no
-    /// completion.
-    ///
-    /// No branch of it comes back to its line, and behind the device's refusal nothing of the caller's is needed any more, so that what it knows stays
-    /// in registers.
-    #[inline(always)] // with every message
-    pub fn sendi_straight(&mut self, id: EpId, tag: u8, [head, body]: [&[u8]; 2]) -> Attempt {
-        let len = head.len().wrapping_add(body.len());
-        let Some(ep) = self.endpoints.get_mut(id.index) else { return Attempt::Otherwise };
-        if ep.state() != State::Connected || ep.generation != id.generation {
-            return Attempt::Otherwise;
-        }
-        let Some(lane) = ep.lanes.first_mut() else { return Attempt::Otherwise };
-        if len >= usize::from(lane.straight_below) || !self.tx.pending.is_empty() {
-            return Attempt::Otherwise;
-        }
-        // `NO_RING` is the number of none.
-        let Some(ring) = self.rings.get_mut(ep.ring) else {
-            return self.sendi_first(id, tag, [head, body]).into();
-        };
-        if len > ALONE {
-            return self.sendi_wide(id, tag, [head, body]).into();
-        }
-        let Some(way) = lane.way_into(ring, 1) else { return Attempt::Otherwise };
-        let pieces = Pieces::new([head, body]);
-        if way.write(tag, lane.sent, (&pieces, len)) {
-            lane.sent = lane.sent.wrapping_add(1);
-            ep.count_written(len);
-            self.stats.sent_eager += 1;
-            return Attempt::Sent;
-        }
-        if self.sendi_unwritten(id.index, tag, &pieces) { Attempt::Sent } else { Attempt::Refused }
-    }
-
-    /// The same of what the device does not write in its own way now.
-    #[cold]
-    fn sendi_unwritten(&mut self, index: u32, tag: u8, pieces: &Pieces<'_>) -> bool {
-        let Some(ep) = self.endpoints.get(index) else { return false };
-        let id = EpId { index, generation: ep.generation };
-        self.sendi(id, tag, pieces.buffers())
-    }
-
-    #[cold]
-    fn sendi_refused(&mut self, id: EpId, error: &verbs::Error) -> bool {
-        self.send_refused(LaneId { peer: id.index, queue: 0 }, error);
-        true
-    }
-
-    /// The same as a SEND. The endpoint is connected, and nothing waits.
-    #[inline(never)] // the way into rings stays short
-    pub(super) fn sendi_first(&mut self, id: EpId, tag: u8, [head, body]: [&[u8]; 2]) -> bool {
-        let len = head.len().wrapping_add(body.len());
-        let Some(ep) = self.endpoints.get_mut(id.index) else { return false };
-        let Some(lane) = ep.lanes.first_mut() else { return false };
-        if lane.credits.is_none() {
-            return self.sendi_straight_to_all(id, tag, [head, body]);
-        }
-        match lane.post_straight(self.tx.signalling.most, tag, [head, body]) {
-            None => false,
-            Some(Ok(())) => {
-                lane.sent = lane.sent.wrapping_add(1);
-                ep.count_straight(len);
-                self.tx.outstanding += 1;
-                self.stats.sent_inline += 1;
-                true
-            }
-            Some(Err(error)) => self.sendi_refused(id, &error),
-        }
-    }
-
-    /// The same over a shared queue. The endpoint is connected, and nothing waits.
-    #[inline(never)] // the way of the shortest messages over a queue of their peer's own stays short
-    fn sendi_straight_to_all(&mut self, id: EpId, tag: u8, pieces: [&[u8]; 2]) -> bool {
-        let Some(ep) = self.endpoints.get_mut(id.index) else { return false };
-        let Some(lane) = ep.lanes.first_mut() else { return false };
-        let len = pieces[0].len().wrapping_add(pieces[1].len());
-        if !lane.is_plain_with_room(self.tx.signalling.most, HEADER_LEN + len) {
-            return false;
-        }
-        let Some(grant) = self.tx.acquire_plain(lane, id.index, 0) else { return false };
-        match lane.post_copied(DataHeader::new(tag, 0, grant).emit(), pieces) {
-            Ok(()) => {
-                lane.sent = lane.sent.wrapping_add(1);
-                ep.count_straight(len);
-                self.tx.outstanding += 1;
-                self.stats.sent_inline += 1;
-            }
-            Err(error) => self.send_refused(LaneId { peer: id.index, queue: 0 }, &error),
-        }
-        true
-    }
-
-    /// The same of longer ones: into the peer's ring, or over any queue, of pieces that the device copies; what it does not copy goes from a buffer.
-    /// `who` is what the caller will call a message that is refused when it comes again with it.
-    #[inline(always)] // with every message
-    pub fn sendi_longer(&mut self, id: EpId, tag: u8, [head, body]: [&[u8]; 2], who: usize) -> Attempt {
-        let len = head.len().wrapping_add(body.len());
-        let Some(ep) = self.endpoints.get_mut(id.index) else { return Attempt::Otherwise };
-        if ep.state() != State::Connected || ep.generation != id.generation {
-            return Attempt::Otherwise;
-        }
-        if len <= self.rings.longest && ep.ring != NO_RING {
-            return self.sendi_wide(id, tag, [head, body]).into();
-        }
-        if len >= LONG && !self.may_go(id.index, len, who) {
-            self.stats.long_refused += 1;
-            return Attempt::Refused;
-        }
-        self.sendi_gathered(id, tag, [head, body]).into()
-    }
-
-    /// Whether a long message may go to this peer now (`LongSends`).
-    #[inline(never)]
-    fn may_go(&mut self, peer: u32, len: usize, who: usize) -> bool {
-        let queue = self.port.layout().for_payload(len);
-        let Some(ep) = self.endpoints.get_mut(peer) else { return true };
-        let Some(lane) = queue.and_then(|queue| ep.lanes.get(queue)) else { return true };
-        let total = HEADER_LEN + len;
-        let at_once = || lane.qp().is_none_or(|qp| qp.sends_at_once(total as u32));
-        !lane.is_gathered(total) || ep.long.may_go(who, (ep.traffic.sent, ep.traffic.received), at_once)
-    }
-
-    /// The same over a queue. The endpoint is connected.
-    #[inline(always)] // with every message
-    pub(super) fn sendi_gathered(&mut self, id: EpId, tag: u8, [head, body]: [&[u8]; 2]) -> bool {
-        let len = head.len().wrapping_add(body.len());
-        let Some(queue) = self.port.layout().for_payload(len) else { return false };
-        let Some(ep) = self.endpoints.get_mut(id.index) else { return false };
-        let Some(lane) = ep.lanes.get_mut(queue) else { return false };
-        if !lane.is_gathered(HEADER_LEN + len) {
-            let inline = lane.takes_pieces(HEADER_LEN + len);
-            return self.sendi_over(id, tag, (queue, inline), [head, body]);
-        }
-        if !self.tx.pending.is_empty() || !lane.is_plain_with_room(self.tx.signalling.most, 0) {
-            return false;
-        }
-        let Some(grant) = self.tx.acquire_plain(lane, id.index, queue) else { return false };
-        let header = DataHeader::new(tag, queue as u8, grant).emit();
-        match lane.post_gathered([&header, head, body]) {
-            Ok(()) => {
-                lane.sent = lane.sent.wrapping_add(1);
-                ep.count_straight(len);
-                self.tx.outstanding += 1;
-                self.stats.sent_inline += 1;
-            }
-            Err(error) => self.send_refused(LaneId { peer: id.index, queue: queue as u8 }, &error),
-        }
-        true
-    }
-
-    /// Sends two pieces as one message, if that is possible at once: into the peer's ring, or over any queue. `false`: nothing
-    /// has happened; use a buffer.
-    #[inline(always)] // with every message
-    pub fn sendi(&mut self, id: EpId, tag: u8, [head, body]: [&[u8]; 2]) -> bool {
-        let len = head.len() + body.len();
-        let Some(queue) = self.port.layout().for_payload(len) else { return false };
-        let Some(ep) = self.endpoints.get_mut(id.index) else { return false };
-        if ep.state() != State::Connected || ep.generation != id.generation {
-            return false;
-        }
-        let has_ring = ep.ring != NO_RING && len <= ALONE;
-        let Some(lane) = ep.lanes.get_mut(queue) else { return false };
-        let inline = lane.takes_pieces(HEADER_LEN + len);
-        let is_written = has_ring && self.sendi_eager(id, tag, [head, body]);
-        is_written || self.sendi_over(id, tag, (queue, inline), [head, body])
-    }
-
-    /// The same over a queue, inline or from a buffer. The endpoint is connected.
-    #[inline(always)] // with every message
-    fn sendi_over(&mut self, id: EpId, tag: u8, (queue, inline): (usize, bool), pieces: [&[u8]; 2]) -> bool {
-        if inline {
-            self.sendi_plain(id, tag, queue, pieces)
-        } else {
-            self.sendi_copied(id, tag, queue, pieces)
-        }
-    }
-
-    /// The same over any queue, inline. The endpoint is connected.
-    #[inline(never)] // the way of the shortest messages stays short
-    fn sendi_plain(&mut self, id: EpId, tag: u8, queue: usize, [head, body]: [&[u8]; 2]) -> bool {
-        let Some(ep) = self.endpoints.get_mut(id.index) else { return false };
-        let Some(lane) = ep.lanes.get_mut(queue) else { return false };
-        let is_plain = self.tx.pending.is_empty() && lane.is_plain(self.tx.signalling.most);
-        let grant = if is_plain { self.tx.acquire_plain(lane, id.index, queue) } else { None };
-        let Some(grant) = grant else { return self.sendi_carefully(id, tag, queue, [head, body]) };
-        let header = DataHeader::new(tag, queue as u8, grant).emit();
-        match lane.post_plain([&header, head, body]) {
-            Ok(()) => {
-                self.tx.count_posted(ep, false);
-                ep.count_sent(queue, Kind::Data, (head.len() + body.len()) as u32);
-                self.stats.sent_inline += 1;
-            }
-            Err(error) => self.send_refused(LaneId { peer: id.index, queue: queue as u8 }, &error),
-        }
-        true
-    }
-
-    /// The same from a buffer. The endpoint is connected.
-    #[inline(never)]
-    fn sendi_copied(&mut self, id: EpId, tag: u8, queue: usize, [head, body]: [&[u8]; 2]) -> bool {
-        let name = LaneId { peer: id.index, queue: queue as u8 };
-        if !self.tx.pending.is_idle(name) {
-            return false;
-        }
-        let Some(mut buf) = self.tx.queues[queue].take_of(name.peer, name.queue) else { return false };
-        let len = head.len() + body.len();
-        let (first, second) = buf.payload()[..len].split_at_mut(head.len());
-        first.copy_from_slice(head);
-        second.copy_from_slice(body);
-        let message = Queued { buf, len: len as u32, tag, is_answer: false, kind: Kind::Data };
-        self.send_straight(name, message).is_none_or(|message| self.send_carefully(name, message))
-    }
-
-    /// Sends a message that is in its buffer, and too long to go inline, if nothing waits and it takes nothing scarce: the straight line
-    /// of such messages. Else it comes back. The endpoint is connected.
-    #[inline(always)] // a message is passed on in registers
-    fn send_straight(&mut self, name: LaneId, message: Queued) -> Option<Queued> {
-        let queue = usize::from(name.queue);
-        let Some(ep) = self.endpoints.get_mut(name.peer) else { return Some(message) };
-        let to = ep.connection(name.peer);
-        let lane = &mut ep.lanes[queue];
-        let label = ep.route.as_ref().map(|route| route.label).filter(|_| lane.channel.is_none());
-        let is_plain = self.tx.pending.is_empty() && !self.tx.queues[queue].bufs_are_scarce();
-        if !is_plain || !lane.has_plenty() {
-            return Some(message);
-        }
-        let Some(grant) = self.tx.acquire_plain(lane, name.peer, queue) else { return Some(message) };
-        let Queued { mut buf, tag, len, .. } = message;
-        let header = match label {
-            None => DataHeader::new(tag, name.queue, grant).emit(),
-            Some(label) => XrcHeader::new(tag, name.queue, label, ep.numbers.take()).emit(),
-        };
-        buf.buf.as_mut_slice()[..HEADER_LEN].copy_from_slice(&header);
-        let Some((channel, route)) = channel(ep, queue, &mut self.paths) else {
-            self.tx.give_back(buf);
-            return None;
-        };
-        let target = Target { to, queue: name.queue, srq: route.map(|(srq, _)| srq), scarce: false };
-        let total = HEADER_LEN as u32 + len;
-        match channel.post_buffer(&mut self.tx.held, self.tx.signalling, target, (buf, total)) {
-            Ok(signalled) => {
-                self.tx.count_posted(ep, signalled);
-                ep.count_sent(queue, Kind::Data, len);
-                self.stats.sent_buffered += 1;
-            }
-            Err(refused) => {
-                let Refused { error, unposted } = *refused;
-                self.tx.take_back(unposted, &mut self.up);
-                self.send_refused(name, &error);
-            }
-        }
-        None
-    }
-
-    /// The same if others wait. Whether it has been sent; else nothing has happened.
-    #[inline(never)]
-    fn send_carefully(&mut self, name: LaneId, message: Queued) -> bool {
-        match self.acquire_after_look(name) {
-            Some(grant) => self.post_data(name, message, grant),
-            None => {
-                self.tx.give_back(message.buf);
-                return false;
-            }
-        }
-        true
-    }
-
-    /// As [`sendi_plain`](Self::sendi_plain), if others wait, or a completion is wanted.
-    #[inline(never)]
-    fn sendi_carefully(&mut self, id: EpId, tag: u8, queue: usize, [head, body]: [&[u8]; 2]) -> bool {
-        let name = LaneId { peer: id.index, queue: queue as u8 };
-        if !self.tx.pending.is_idle(name) {
-            return false;
-        }
-        let Some(grant) = self.acquire_after_look(name) else { return false };
-        let Some(ep) = self.endpoints.get_mut(id.index) else { return false };
-        let lane = &mut ep.lanes[queue];
-        let header = DataHeader::new(tag, queue as u8, grant).flag_last(lane.is_out_of_credits()).emit();
-        let scarce = self.tx.is_scarce(lane, queue);
-        let (policy, pieces) = (self.tx.signalling, [&header[..], head, body]);
-        let copied = HEADER_LEN + head.len() + body.len() <= usize::from(lane.max_inline);
-        let Some(channel) = &mut lane.channel else { return false };
-        match channel.post_inline(policy, scarce, copied, pieces) {
-            Ok(signalled) => {
-                self.tx.count_posted(ep, signalled);
-                ep.count_sent(queue, Kind::Data, (head.len() + body.len()) as u32);
-                self.stats.sent_inline += 1;
-            }
-            Err(error) => self.send_refused(LaneId { peer: id.index, queue: queue as u8 }, &error),
-        }
-        true
-    }
-
     /// A buffer for `len` bytes of payload to this peer; none if no queue is that large, memory is
     /// short, or the peer has its share of the pool and the caller `can_wait`.
     pub fn take(&mut self, id: EpId, len: usize, can_wait: bool) -> Option<SendBuf> {
@@ -497,7 +170,7 @@ impl<C> Transport<C> {
 
     /// The same; what is missing may have come back by now.
     #[inline]
-    fn acquire_after_look(&mut self, lane: LaneId) -> Option<Grant> {
+    pub(super) fn acquire_after_look(&mut self, lane: LaneId) -> Option<Grant> {
         let grant = self.acquire(lane);
         if grant.is_some() || self.tx.awaited == 0 {
             return grant;
@@ -568,7 +241,7 @@ impl<C> Transport<C> {
     }
 
     /// Posts a message whose entry and credit have been taken: inline, or from its buffer.
-    fn post_data(&mut self, lane: LaneId, mut message: Queued, grant: Grant) {
+    pub(super) fn post_data(&mut self, lane: LaneId, mut message: Queued, grant: Grant) {
         let Some((total, inline)) = self.write_header(lane, &mut message, grant) else {
             return self.tx.give_back(message.buf);
         };
