@@ -26,8 +26,9 @@ pub struct Pair {
     /// For the first run only, and for the second.
     own: [Option<(String, String)>; 2],
     clients: usize,
-    /// What only the first run gets.
+    /// What only the first run gets, and what only the others get.
     listening: Vec<String>,
+    connecting: Vec<String>,
 }
 
 impl Pair {
@@ -44,7 +45,8 @@ impl Pair {
             // Where it is built with MPI (Debian 13) and has no terminal, it takes itself for a rank of a job.
             arguments.extend(["-P", "0"].map(str::to_owned));
         }
-        Pair { program, arguments, environment, own: [None, None], clients: 1, listening: Vec::new() }
+        let (listening, connecting) = (Vec::new(), Vec::new());
+        Pair { program, arguments, environment, own: [None, None], clients: 1, listening, connecting }
     }
 
     /// A variable that each of the two has with a value of its own.
@@ -57,6 +59,12 @@ impl Pair {
     #[must_use]
     pub fn clients(self, clients: usize, listening: &[&str]) -> Self {
         Pair { clients, listening: listening.iter().map(|&word| word.to_owned()).collect(), ..self }
+    }
+
+    /// The first gets this word, the other one that.
+    #[must_use]
+    pub fn each_with(self, [listening, connecting]: [String; 2]) -> Self {
+        Pair { listening: vec![listening], connecting: vec![connecting], ..self }
     }
 
     /// Runs all; success of all or a failure that shows what they said. Returns the output of all.
@@ -83,8 +91,8 @@ impl Pair {
 
     fn command(&self, port: &str, address: Option<&str>) -> Command {
         let mut command = Command::new(&self.program);
-        let listening: &[String] = if address.is_none() { &self.listening } else { &[] };
-        command.args(&self.arguments).args(listening).args(["-p", port]).args(address);
+        let more = if address.is_none() { &self.listening } else { &self.connecting };
+        command.args(&self.arguments).args(more).args(["-p", port]).args(address);
         let own = self.own[usize::from(address.is_some())].iter();
         command.envs(self.environment.iter().chain(own).map(|(name, value)| (name, value)));
         command
@@ -93,7 +101,10 @@ impl Pair {
     fn explain(&self, all: &[Finished]) -> Failure {
         let own = self.own.iter().flatten();
         let variables = self.environment.iter().chain(own).map(|(name, value)| format!("{name}={value} "));
-        let words = std::iter::once(&self.program).chain(&self.arguments).chain(&self.listening);
+        let words = std::iter::once(&self.program)
+            .chain(&self.arguments)
+            .chain(&self.listening)
+            .chain(&self.connecting);
         let runs = all.iter().enumerate().map(|(i, run)| {
             let which = if i == 0 { "the first".to_owned() } else { format!("client {i}") };
             format!("\n  {which} {}:\n{}", run.describe(), indent(tail(&run.output, 30)))

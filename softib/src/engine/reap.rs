@@ -6,7 +6,7 @@
 use super::shared::ROUNDS;
 use super::state::State;
 use crate::datapath::responder::xrc;
-use crate::objects::peer::Peer;
+use crate::objects::peer::{Link, Peer};
 use crate::objects::recvq::RecvQ;
 use crate::objects::world::World;
 use crate::shm::heap::Extent;
@@ -45,12 +45,22 @@ impl State {
             self.w.segment.sweep_others();
         }
         xrc::forget_flows(&mut self.w, |_| false);
+        self.sweep_mapped();
         self.w.release_retired(REST);
         self.follow_plan();
         self.settle();
         let planned = self.w.faults.as_ref().and_then(|faults| faults.next_change());
         let usual = timing::now() + ROUNDS;
         planned.map_or(usual, |time| time.min(usual))
+    }
+
+    /// Gives back what is mapped of files whose peers' programs have them registered no more.
+    fn sweep_mapped(&mut self) {
+        for peer in self.w.peers.all() {
+            peer.files.sweep(&peer.map);
+        }
+        let links = self.qps.iter_mut().filter_map(|qp| qp.link.as_mut());
+        links.for_each(Link::sweep);
     }
 
     #[cold]

@@ -14,7 +14,7 @@
 //! peer     other processes, as senders see them    xrc_link the same for XRC
 //! xrc      domains, handles of their queue pairs   arrival  an XRC message's way to an SRQ
 //! reply    answers to requests for memory          faults   a plan of faults, and one under way
-//! shared   memory that peers map
+//! shared   memory that peers map                   mapped_files  files of peers' programs, mapped here
 //! world    all of these but queue pairs
 //! qp       queue pairs                             qp_state the state machine's attribute table (pure)
 //! ```
@@ -36,6 +36,8 @@ pub mod faults;
 pub mod grant;
 /// [`groups::Groups`].
 pub mod groups;
+/// [`mapped_files::MappedFiles`].
+pub mod mapped_files;
 /// [`mr::Mrs`], [`mr::Pd`].
 pub mod mr;
 /// [`mw::Window`].

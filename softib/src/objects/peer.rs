@@ -4,6 +4,7 @@
 //! in it claimed. A connected queue pair holds a [`Link`]: which incarnation it talks to, a copy of the remote
 //! QP's public entry, and how many of its receives it has consumed.
 
+use super::mapped_files::MappedFiles;
 use crate::errno::Errno;
 use crate::fabric::pkeys_match;
 use crate::shm::card::{self, Card};
@@ -51,6 +52,8 @@ pub struct Peer {
     pub came: Option<(u32, u32, Instant)>,
     /// How we write what we give it.
     pub gifts: Pace,
+    /// Files that its program has mapped.
+    pub files: MappedFiles,
     is_self: bool,
 }
 
@@ -279,7 +282,23 @@ fn attach(dir: &std::path::Path, slot: usize, me: (usize, u64), barrier: bool) -
     let ring = SendRing::claim(&map, &file, me, fenced, ring::may_be_large(&file))?;
     let heaps = Heaps::new(&map, &file);
     let (reachable, pace, came, gifts) = (None, Pace::default(), None, Pace::default());
-    Ok(Peer { map, heaps, file, incarnation, pid, cards, ring, reachable, live, pace, came, gifts, is_self })
+    let files = MappedFiles::default();
+    Ok(Peer {
+        map,
+        heaps,
+        file,
+        incarnation,
+        pid,
+        cards,
+        ring,
+        reachable,
+        live,
+        pace,
+        came,
+        gifts,
+        files,
+        is_self,
+    })
 }
 
 fn nonce_of(file: &File) -> Option<u64> {
@@ -342,8 +361,10 @@ pub struct Link {
     generation: Option<u32>,
     /// The remote queue could not be mapped.
     pub is_short: bool,
-    /// The region of the peer that we write to by our own hand, once there is one; and the key that was looked up last and names none such.
+    /// The region of the peer that we write to by our own hand, once there is one, which the peer shares, and the one of a file of its program; and the
+    /// key that was looked up last and names none such.
     pub window: Option<Box<Mapped>>,
+    pub file: Option<Box<Mapped>>,
     pub apart: u32,
     /// Answers that were not waited for and are still to come, and how many READs are fetched before the peer is asked for data again.
     pub owed: u32,
@@ -380,6 +401,7 @@ impl Link {
             generation: None,
             is_short: false,
             window: None,
+            file: None,
             apart: 0,
             owed: 0,
             unasked: 0,
@@ -497,6 +519,11 @@ impl Link {
         Some(())
     }
 
+    /// Lets go of a file of the peer's program that we have written to, if the peer has it registered no more.
+    pub fn sweep(&mut self) {
+        self.file.take_if(|window| !window.row.holds());
+    }
+
     /// Whether the remote QP, which must be connected to `me` (QPN, incarnation), takes messages.
     #[inline]
     pub fn is_open(&mut self, peer: &Peer, me: (u32, u64)) -> bool {
@@ -522,7 +549,7 @@ impl Link {
     pub fn refresh(&mut self, peer: &Peer, me: (u32, u64)) -> bool {
         let map = &peer.map;
         (self.sequence, self.is_short) = (None, false);
-        (self.window, self.apart) = (None, 0);
+        (self.window, self.file, self.apart) = (None, None, 0);
         if !qptable::exists(map, self.index) {
             return false;
         }

@@ -80,6 +80,13 @@ pub fn gather_past(sges: &[ibv_sge], skip: usize, len: usize, to: *mut u8) {
     });
 }
 
+/// The payload of an atomic WRITE.
+pub fn word_of(sges: &[ibv_sge]) -> u64 {
+    let mut bytes = [0u8; size_of::<u64>()];
+    gather(sges, 0, bytes.len(), bytes.as_mut_ptr());
+    u64::from_ne_bytes(bytes)
+}
+
 /// A piece from here on is written past the caches by [`gather_past`].
 const ALL_PAST: usize = 4 << 10;
 

@@ -41,7 +41,7 @@ pub struct Stats {
     pub takeovers: u64,
     /// Rings that polls no longer looked at, because they had had nothing for long: each was announced again by its next message.
     pub cooled: u64,
-    /// RDMA operations done by process_vm_*.
+    /// RDMA operations done by our own hand: by process_vm_*, or in memory of the peer that is mapped here.
     pub rdma_direct: u64,
     /// RDMA operations done by messages through the rings.
     pub rdma_ring: u64,

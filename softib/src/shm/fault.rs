@@ -5,6 +5,9 @@
 //! words in them are harmless, the life word says that the owner is to be asked about, and the length of the file that the segment
 //! is as good as dead (`liveness`). Other mappings of the segment are replaced when they are touched.
 //!
+//! A file of a peer's program (`super::backing`) can be cut short as well. Only its own mapping is replaced then, and it is *lost* from then on:
+//! who copies asks afterwards, and whether what has been written is in the file is not known.
+//!
 //! The handler is installed by the first mapping and stays; faults elsewhere go to the handler that
 //! it replaced. A program that replaces ours, or blocks SIGBUS, is on its own.
 
@@ -22,13 +25,24 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub struct Place<W = AtomicUsize> {
     base: W,
     len: W,
-    /// Address of the mapping of the segment's tables, which lives at least as long.
+    /// Address of the mapping of the segment's tables, which lives at least as long; [`ALONE`] and [`LOST`] are none.
     tables: W,
 }
+
+/// In the place of tables: it is of no segment.
+pub const ALONE: usize = 1;
+/// The same, and it has been replaced.
+const LOST: usize = 0;
 
 impl Place {
     const fn free() -> Place {
         Place { base: AtomicUsize::new(0), len: AtomicUsize::new(0), tables: AtomicUsize::new(0) }
+    }
+
+    /// Whether a mapping of no segment has been replaced.
+    #[inline]
+    pub fn is_lost(&self) -> bool {
+        self.tables.load(Ordering::Relaxed) == LOST
     }
 }
 
@@ -82,20 +96,14 @@ unsafe impl Sync for Before {}
 
 static BEFORE: Before = Before(UnsafeCell::new(MaybeUninit::zeroed()));
 
-/// Guards the mapping of `len` bytes of a segment at `base`, whose tables are mapped at `tables`. False: no place is free.
-#[must_use]
-pub fn guard(base: usize, len: usize, tables: usize) -> bool {
+/// Guards the mapping of `len` bytes of a segment at `base`, whose tables are mapped at `tables`, or one of no segment ([`ALONE`]), until the place is
+/// given back. None: no place is free.
+pub fn guard(base: usize, len: usize, tables: usize) -> Option<&'static Place> {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(install);
-    let Some(place) = MAPPED.iter().find(|place| place.take()) else { return false };
+    let place = MAPPED.iter().find(|place| place.take())?;
     place.fill(base, len, tables);
-    true
-}
-
-/// Ends it, before the mapping goes.
-pub fn release(base: usize) {
-    // Whether it was there says nothing that a caller could use.
-    let _ = MAPPED.iter().any(|place| place.give_back(base));
+    Some(place)
 }
 
 fn install() {
@@ -114,9 +122,17 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
     // SAFETY: the kernel passes a valid siginfo, which for SIGBUS has an address.
     let at = unsafe { (*info).si_addr() } as usize;
     let touched = MAPPED.iter().find(|place| place.range().contains(&at));
-    match touched {
-        Some(place) if replace(place) => replace_tables(place.tables.load(Ordering::Relaxed)),
-        _ => pass_on(signal, info, context),
+    let Some(place) = touched else { return pass_on(signal, info, context) };
+    let tables = place.tables.load(Ordering::Relaxed);
+    let is_alone = matches!(tables, ALONE | LOST);
+    if is_alone {
+        // Who copies into what takes its place sees this behind its copy: the kernel maps that later, under a lock of its own.
+        place.tables.store(LOST, Ordering::Release);
+    }
+    match replace(place) {
+        true if is_alone => {}
+        true => replace_tables(tables),
+        false => pass_on(signal, info, context),
     }
 }
 

@@ -4,7 +4,8 @@
 //! bound that does not hold is a bug of ours (offsets from peers are checked where they are
 //! parsed), so it panics, and the guard of the C boundary turns that into an error.
 
-use super::{fault, shortage};
+use super::fault::{self, ALONE, Place};
+use super::shortage;
 use crate::errno::Errno;
 use std::fs::File;
 use std::ops::Deref;
@@ -13,11 +14,13 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// A shared, writable mapping of a part of a segment; unmapped on drop, absent in fork children.
+/// A shared, writable mapping of a part of a segment, or of a file of a program; unmapped on drop, absent in fork children.
 #[derive(Debug)]
 pub struct Map {
     base: NonNull<u8>,
     len: usize,
+    /// What the handler of SIGBUS knows of it.
+    place: &'static Place,
     /// The mapping of the segment's tables, if this is another part: it goes last ([`fault`]).
     tables: Option<Arc<Map>>,
 }
@@ -30,22 +33,43 @@ unsafe impl Sync for Map {}
 impl Map {
     /// Maps the first `len` bytes of `file`.
     pub fn new(file: &File, len: usize) -> Result<Map, Errno> {
-        let base = map(file, 0, len)?;
+        let base = map(file, 0, len, true).map_err(|error| shortage::mapping(error, len))?;
         Map::guarded(base, len, None)
+    }
+
+    /// Maps `len` bytes of a file of a program from `start` on, both in whole pages of that file, to be written to or not: copies are all that it is
+    /// for. None: it can't be mapped.
+    pub fn of_program(file: &File, start: usize, len: usize, is_writable: bool) -> Option<Map> {
+        let base = map(file, start, len, is_writable).ok()?;
+        let Some(place) = fault::guard(base.as_ptr() as usize, len, ALONE) else {
+            unmap(base, len);
+            return None;
+        };
+        Some(Map { base, len, place, tables: None })
+    }
+
+    /// What was mapped here is gone, and what was written to it perhaps as well (a file of a program that has been cut short).
+    #[inline]
+    pub fn is_lost(&self) -> bool {
+        self.place.is_lost()
     }
 
     /// Maps another part of the segment whose tables this mapping holds: `len` bytes of its `file` from `start`, which is a whole
     /// number of pages, on. Offsets in the part count from its start.
     pub fn part(self: &Arc<Map>, file: &File, start: usize, len: usize) -> Result<Map, Errno> {
-        let base = map(file, start, len)?;
+        let base = map(file, start, len, true).map_err(|error| shortage::mapping(error, len))?;
         Map::guarded(base, len, Some(self.clone()))
     }
 
     fn guarded(base: NonNull<u8>, len: usize, tables: Option<Arc<Map>>) -> Result<Map, Errno> {
         let start = tables.as_ref().map_or(base, |tables| tables.base);
-        let map = Map { base, len, tables };
-        let guarded = fault::guard(base.as_ptr() as usize, len, start.as_ptr() as usize);
-        if guarded { Ok(map) } else { Err(shortage::mapping(Errno::NOMEM, len)) }
+        match fault::guard(base.as_ptr() as usize, len, start.as_ptr() as usize) {
+            Some(place) => Ok(Map { base, len, place, tables }),
+            None => {
+                unmap(base, len);
+                Err(shortage::mapping(Errno::NOMEM, len))
+            }
+        }
     }
 
     /// The 32-bit word at `offset`, which must be aligned and inside.
@@ -163,22 +187,29 @@ impl Deref for Word {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        fault::release(self.base.as_ptr() as usize);
-        // SAFETY: the mapping is ours and nothing borrowed from it outlives self.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+        // It is the one that was filled in for this mapping.
+        let _ = self.place.give_back(self.base.as_ptr() as usize);
+        unmap(self.base, self.len);
         // The tables, if these were not they, go after it.
         self.tables = None;
     }
 }
 
+/// Takes a mapping of ours away, of which nothing is used any more.
+fn unmap(base: NonNull<u8>, len: usize) {
+    // SAFETY: the caller made the mapping, and nothing borrowed from it is left.
+    unsafe { libc::munmap(base.as_ptr().cast(), len) };
+}
+
 /// Maps `len` bytes of a file from `start` on.
-fn map(file: &File, start: usize, len: usize) -> Result<NonNull<u8>, Errno> {
-    let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+fn map(file: &File, start: usize, len: usize, is_writable: bool) -> Result<NonNull<u8>, Errno> {
+    let prot = if is_writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
+    let flags = libc::MAP_SHARED;
     let (fd, start) = (file.as_raw_fd(), start as libc::off_t);
     // SAFETY: a fresh mapping at an address the kernel chooses; no existing memory is affected.
     let base = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, fd, start) };
     if base == libc::MAP_FAILED {
-        return Err(shortage::mapping(Errno::last(), len));
+        return Err(Errno::last());
     }
     // SAFETY: base..base+len was mapped just now. Both calls are hints: failure changes nothing we rely on.
     unsafe {

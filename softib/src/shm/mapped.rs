@@ -1,4 +1,4 @@
-//! A peer's memory region that is mapped here, for it lies in the heap of the peer's segment.
+//! A peer's memory region that is mapped here, for it lies in the heap of the peer's segment, or in a file that its program has mapped.
 
 use super::cells::{each_line_of, prefetch_to_write};
 use super::copy::{copy, copy_short, put_last, write_in_order};
@@ -32,7 +32,7 @@ pub struct Mapped {
     alive: u32,
     /// Where was written last.
     last: NonNull<u8>,
-    _map: Arc<Map>,
+    map: Arc<Map>,
 }
 
 // SAFETY: the bytes belong to a mapping that may be used from any thread; they are reached by copies only.
@@ -49,17 +49,19 @@ impl Mapped {
     ) -> Mapped {
         let (addr, len) = (exposed.region.addr, exposed.region.len);
         let at = map.place(within, len as usize);
+        let is_file = exposed.shared == 0;
         Mapped {
             row: Watched::of(tables, exposed),
             addr,
             len,
             at,
             hazard: ring.hazard_word(),
-            fenced: ring.is_fenced(),
+            // The peer does not know which processes have mapped a file of its program, so its deregistration makes none execute a fence.
+            fenced: is_file || ring.is_fenced(),
             life: tables.word(H_LIFE),
             alive: live.expected(),
             last: at,
-            _map: map.clone(),
+            map: map.clone(),
         }
     }
 
@@ -80,6 +82,11 @@ impl Mapped {
     #[inline(always)]
     pub fn end(&self) {
         keyed::end(&*self.hazard);
+    }
+
+    /// Of a file: it has been cut short, and what was copied may be lost.
+    pub fn is_lost(&self) -> bool {
+        self.map.is_lost()
     }
 
     /// Where `len` bytes are that requests call `addr`. None: they are not all in the region.
@@ -142,14 +149,5 @@ impl Mapped {
                 each_line_of(next, len, prefetch_to_write);
             }
         }
-    }
-
-    /// Reads `len` bytes from a [place](Self::place) for so many.
-    ///
-    /// # Safety
-    /// `to` is writable for `len` bytes. The peer has granted it.
-    pub unsafe fn read(&self, place: NonNull<u8>, to: *mut u8, len: u32) {
-        // SAFETY: the place has `len` bytes of the mapping, and the caller vouches for as many at `to`.
-        unsafe { copy(place.as_ptr(), to, len as usize) }
     }
 }

@@ -20,6 +20,7 @@
 //! groups    which queue pairs listen to which multicast groups
 //! mrtable   what a peer may know of a memory region
 //! mapped    a peer's memory region that is mapped here
+//! backing   which file the memory of another process is a mapping of
 //! domain    what all processes of an XRC domain share: its receive queue pairs and who holds them
 //! registry  which XRC domains there are: found by file, made, left, swept
 //! filelock  locks on files that no dead process keeps
@@ -36,6 +37,8 @@
 //! Rules: what is read from a peer's segment is copied once and checked before it is used; a peer's
 //! segment is only touched through [`map::Map`].
 
+/// Memory of another process and its file.
+pub mod backing;
 /// A port's card.
 pub mod card;
 /// A cell's head and parts.

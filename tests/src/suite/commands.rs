@@ -60,6 +60,14 @@ const MORE: &[&str] = &[
     "ucx_perftest -t tag_bw -s 1000000 -n 50",
 ];
 
+/// With a file, which each of the two maps, as their memory: softib maps those of the other side, too.
+const IN_FILES: &[&str] = &[
+    "ib_write_lat -d softib0 -n 2000 -s 8",
+    "ib_write_bw -d softib0 -n 500 -b",
+    "ib_read_bw -d softib0 -n 500 -b",
+    "ib_atomic_lat -d softib0 -n 500 -A FETCH_AND_ADD",
+];
+
 /// A program of perftest, the connection types it offers, and what is varied about it.
 struct Program(&'static str, &'static [&'static str], &'static [&'static str]);
 
@@ -150,6 +158,11 @@ const TWO_CLIENTS: [&[&str]; 2] = [
 /// Commands for a server that takes two clients (`-c 2` is for the server to say).
 pub fn with_two_clients(all: bool) -> impl Iterator<Item = &'static str> {
     TWO_CLIENTS.iter().take(if all { 2 } else { 1 }).flat_map(|part| part.iter().copied())
+}
+
+/// Commands whose two sides have memory in files of their own (`--mmap`).
+pub fn in_files() -> &'static [&'static str] {
+    IN_FILES
 }
 
 /// The quick selection, and with `all` the full matrix.

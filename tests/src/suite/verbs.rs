@@ -1,12 +1,14 @@
 //! Programs of other projects, unmodified, over the drop-in libibverbs: rdma-core's examples,
 //! perftest, UCX, and Open MPI's own BTL for verbs. Which, with which options: see [`commands`].
 
+use crate::failure::Context;
 use crate::mpirun::Transport;
 use crate::pair::Pair;
 use crate::process::{Limits, run};
 use crate::suite::case::passes;
 use crate::suite::{Case, Setting, commands};
 use crate::{Failure, Result};
+use std::fs::File;
 use std::path::Path;
 use std::process::Command;
 
@@ -32,6 +34,7 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
     ];
     cases.extend(commands::commands(setting.all).into_iter().map(pair_case));
     cases.extend(commands::with_two_clients(setting.all).map(two_clients_case));
+    cases.extend(commands::in_files().iter().copied().map(in_files_case));
     let more: &[&str] = if setting.all { MPI_MORE } else { &[] };
     for program in MPI_QUICK.iter().chain(more) {
         cases.extend(OPENIB_LAYOUTS.iter().map(|(name, layout)| openib_case(program, name, *layout)));
@@ -91,6 +94,26 @@ fn two_clients_case(command: &'static str) -> Case {
         succeeds(&Pair::new(command, &environment(setting)).clients(2, &["-c", "2"]))
     })
 }
+
+fn in_files_case(command: &'static str) -> Case {
+    Case::new(format!("unmodified, in files: {command}"), move |setting| {
+        let folder = setting.segments.path();
+        let files = ["memory", "other memory"].map(|name| folder.join(name));
+        for path in &files {
+            let file = File::create(path).context("no file for a program's memory")?;
+            file.set_len(IN_FILE).context("a file for a program's memory can't be made longer")?;
+        }
+        let words = files.each_ref().map(|path| format!("--mmap={}", path.display()));
+        let end = succeeds(&Pair::new(command, &environment(setting)).each_with(words));
+        for path in &files {
+            std::fs::remove_file(path).context("the file of a program's memory can't be removed")?;
+        }
+        end
+    })
+}
+
+/// Bytes of such a file: more than any of those programs uses.
+const IN_FILE: u64 = 16 << 20;
 
 /// All end well, and without complaints.
 pub(super) fn succeeds(pair: &Pair) -> Result<()> {

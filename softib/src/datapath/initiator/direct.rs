@@ -116,7 +116,7 @@ fn part(base: u64, start: usize, end: usize) -> libc::iovec {
 }
 
 /// What SOFTIB_CMA says about this peer: `0` never, `node` within a node.
-fn may_reach(peer: &Peer) -> bool {
+pub fn may_reach(peer: &Peer) -> bool {
     match Copies::from_environment() {
         Ok(Copies::Never) => false,
         Ok(Copies::WithinNode) => peer.cards[0].guid == guid(0),

@@ -7,13 +7,13 @@
 //! copy at the same time, each from and to memory in its own caches; what does not come soon is fetched after all (`queue::hurry`). And so
 //! does a WRITE of a program that has said that it polls until it is over.
 //!
-//! Atomics always go through the rings: the owner of the memory carries them out with an atomic instruction of its CPU. So
-//! they are atomic among all initiators, all keys of the same memory and the owner's own atomics, no lock exists that
+//! Atomics are one atomic instruction of a CPU: of the initiator's where the memory is mapped there (`mapped`), else of its owner's, which is asked
+//! through the rings. So they are atomic among all initiators, all keys of the same memory and the owner's own atomics, no lock exists that
 //! a process could take to its grave (or hold while it is stopped), and an initiator that dies leaves its operation
 //! done once or not at all.
 
 use super::direct::{direct, is_answered_with_data, needed, probe};
-use super::mapped::moved_mapped;
+use super::mapped::{is_mapped, moved_mapped};
 use super::path::{Path, Way};
 use crate::datapath::iwarp;
 use crate::datapath::pieces::{PIECE, is_whole};
@@ -133,12 +133,14 @@ impl<P: Path> Way<'_, P> {
 
     /// Moves the data, or has it moved. None: it is where it belongs.
     fn move_data(&mut self, own: &Mrs, grant: &Grant, work: &mut Work, sges: &[ibv_sge]) -> Option<Step> {
-        if matches!(work.remote, Remote::Word { .. }) {
-            return Some(self.request(work, sges));
-        }
         if !work.begun() && moved_mapped(self.peer, grant, work, sges).is_some() {
             (work.moved, self.stats.rdma_direct) = (true, self.stats.rdma_direct + 1);
+            // The next one may find it for the short way.
+            self.link.apart = 0;
             return None;
+        }
+        if matches!(work.remote, Remote::Word { .. }) {
+            return Some(self.request(work, sges));
         }
         if !probe(self.peer) {
             return Some(self.request(work, sges));
@@ -193,7 +195,8 @@ impl<P: Path> Way<'_, P> {
     pub fn may_ask(&mut self, work: &Work) -> bool {
         let grants = self.link.view.access & needed(work) != 0;
         let is_known = self.peer.reachable == Some(true) && self.link.unasked == 0;
-        grants && (matches!(work.remote, Remote::Word { .. }) || is_known && self.is_moved_sooner(work))
+        let may = matches!(work.remote, Remote::Word { .. }) || is_known && self.is_moved_sooner(work);
+        grants && may && !is_mapped(self.peer, work)
     }
 
     /// The peer was late with the answer to this READ, or WRITE, which is done without it. From now on the peer leaves the memory alone,

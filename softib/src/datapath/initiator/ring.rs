@@ -5,7 +5,7 @@
 use super::path::{Path, Way};
 use crate::datapath::pieces::{AHEAD, PIECE, is_whole};
 use crate::objects::reply::{Gift, Target};
-use crate::objects::sges::{gather, gather_past};
+use crate::objects::sges::{gather, gather_past, word_of};
 use crate::objects::work::{Remote, Step, WORD, Work};
 use crate::shm::cell::{Head, INLINE_MAX, PAST, flag, op};
 use crate::shm::copy::STREAMS;
@@ -142,11 +142,4 @@ impl<P: Path> Way<'_, P> {
 /// Of a request for memory the data is in the bulk, however short it is.
 fn bulk(len: u32) -> usize {
     (len as usize).max(INLINE_MAX + 1)
-}
-
-/// The payload of an atomic WRITE.
-fn word_of(sges: &[ibv_sge]) -> u64 {
-    let mut bytes = [0u8; WORD as usize];
-    gather(sges, 0, bytes.len(), bytes.as_mut_ptr());
-    u64::from_ne_bytes(bytes)
 }

@@ -22,7 +22,7 @@ pub fn write_mapped(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr, sge: &ibv_sge)
     if !may_read || !may_write(qp) {
         return Short::Other;
     }
-    let Some(window) = find(qp, w, rdma.rkey) else { return Short::Other };
+    let Some(window) = find(qp, w, rdma.rkey) else { return write_to_file(qp, w, wr, sge) };
     let Some(place) = window.place(rdma.remote_addr, sge.length) else { return Short::Other };
     let holds = window.begin();
     if holds {
@@ -35,6 +35,37 @@ pub fn write_mapped(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr, sge: &ibv_sge)
         return Short::Other;
     }
     window.expect_more(place, w.in_burst);
+    written(qp, w, wr, sge)
+}
+
+/// The same where the memory may be of a file that the peer's program has mapped. The caller has seen that the buffer may be read, and the request
+/// posted.
+#[inline(never)]
+fn write_to_file(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr, sge: &ibv_sge) -> Short {
+    // SAFETY: the caller has seen that it is a WRITE, so the program has filled this member of the union.
+    let rdma = unsafe { wr.wr.rdma };
+    let Some(link) = qp.link.as_mut().filter(|link| link.is_current()) else { return Short::Other };
+    let Some(window) = link.file.as_mut().filter(|window| is_it(window, rdma.rkey)) else {
+        return Short::Other;
+    };
+    let Some(place) = window.place(rdma.remote_addr, sge.length) else { return Short::Other };
+    let holds = window.begin();
+    if holds {
+        // SAFETY: as in `write_mapped`.
+        unsafe { window.write(sge.addr as *const u8, place, sge.length) };
+    }
+    window.end();
+    if !holds || window.is_lost() {
+        link.file = None;
+        return Short::Other;
+    }
+    window.expect_more(place, w.in_burst);
+    written(qp, w, wr, sge)
+}
+
+/// A WRITE has been carried out.
+#[inline(always)]
+fn written(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr, sge: &ibv_sge) -> Short {
     count(w);
     qp.sq_posted = qp.sq_posted.wrapping_add(1);
     if qp.sig_all || wr.send_flags & IBV_SEND_SIGNALED != 0 {
@@ -107,21 +138,27 @@ fn has_nothing_queued(qp: &Qp) -> bool {
     qp.writes && qp.sq.is_empty()
 }
 
-/// The region with this key of a peer that lives, if it is mapped here.
+/// The region with this key of a peer that lives, if the peer shares it with us.
 #[inline(always)]
 fn find<'a>(qp: &'a mut Qp, w: &mut World, rkey: u32) -> Option<&'a mut Mapped> {
     let link = qp.link.as_mut().filter(|link| link.is_current())?;
-    let is_it = |window: &Mapped| window.row.key() == rkey && window.is_alive();
-    if link.window.as_deref().is_none_or(|window| !is_it(window)) {
+    if link.window.as_deref().is_none_or(|window| !is_it(window, rkey)) {
         return find_anew(link, w, qp.attr.dest_qp_num, rkey);
     }
     link.window.as_deref_mut()
 }
 
+/// It is the one with this key, and its peer lives.
+#[inline(always)]
+fn is_it(window: &Mapped, rkey: u32) -> bool {
+    window.row.key() == rkey && window.is_alive()
+}
+
 /// The same where another one, or none, was written to last, or the peer's word of life is another one.
 #[inline(never)]
 fn find_anew<'a>(link: &'a mut Link, w: &mut World, qpn: u32, rkey: u32) -> Option<&'a mut Mapped> {
-    if link.apart == rkey {
+    let is_file = link.file.as_deref().is_some_and(|window| is_it(window, rkey));
+    if is_file || link.apart == rkey {
         return None;
     }
     let peer = w.peers.at_hand(link)?;
