@@ -55,7 +55,10 @@ pub enum Use<'a> {
     Mapped(&'a Arc<Map>, usize),
     /// It is time to look what it is, and to [say so](MappedFiles::set).
     Look,
-    Other,
+    /// It is not used often yet.
+    Seldom,
+    /// It is private, or can't be mapped.
+    Apart,
 }
 
 impl MappedFiles {
@@ -83,7 +86,8 @@ impl MappedFiles {
         }
         match &row.known {
             Known::Mapped(map, within) => Use::Mapped(map, *within),
-            Known::Used(_) | Known::Apart => Use::Other,
+            Known::Used(_) => Use::Seldom,
+            Known::Apart => Use::Apart,
         }
     }
 

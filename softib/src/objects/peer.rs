@@ -361,10 +361,10 @@ pub struct Link {
     generation: Option<u32>,
     /// The remote queue could not be mapped.
     pub is_short: bool,
-    /// The region of the peer that we write to by our own hand, once there is one, which the peer shares, and the one of a file of its program; and the
-    /// key that was looked up last and names none such.
+    /// The region of the peer that we write to by our own hand, once there is one, which the peer shares, and the one of a file of its program.
     pub window: Option<Box<Mapped>>,
     pub file: Option<Box<Mapped>>,
+    /// The key that was looked up last and names nothing that can be mapped.
     pub apart: u32,
     /// Answers that were not waited for and are still to come, and how many READs are fetched before the peer is asked for data again.
     pub owed: u32,

@@ -13,6 +13,7 @@
 //! that was at the head as it was given (`flag::FIRST`).
 
 use super::attempt::is_readable;
+use super::mapped::is_mapped;
 use super::path::Way;
 use super::rdma::{crosses, may_give};
 use crate::objects::qp::Qp;
@@ -80,7 +81,8 @@ fn ask_next(qp: &mut Qp, w: &mut World, opcode: u32) -> bool {
     work.crosses = crosses(qp, w, &work);
     let World { peers, stats, segment, .. } = w;
     let sent = Way::to_peer(qp, peers, stats, segment.incarnation, &work).is_ok_and(|mut way| {
-        let step = way.may_ask(&work).then(|| match work.may_give {
+        let may_ask = way.may_ask(&work) && !is_mapped(way.link, way.peer, &work);
+        let step = may_ask.then(|| match work.may_give {
             true => way.give(&mut work, &sges, false),
             false => way.ask(&mut work),
         });

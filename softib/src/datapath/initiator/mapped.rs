@@ -26,13 +26,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// file.
 #[cold]
 pub fn open<'a>(link: &'a mut Link, peer: &mut Peer, qpn: u32, rkey: u32) -> Option<&'a mut Mapped> {
-    link.apart = rkey;
-    let exposed = exposed_to_us(peer, rkey)?;
+    let exposed = exposed_to_us(link, peer, rkey)?;
     let grant = Grant { access: link.view.access, pd: link.view.pd, qpn };
     grant.permits(&exposed, IBV_ACCESS_REMOTE_WRITE, exposed.region.addr, 0)?;
-    let (map, within) = mapping_of(peer, &exposed)?;
+    let (map, within) = mapping_of(link, peer, &exposed)?;
     let window = Mapped::new((&peer.map, &peer.live), &exposed, (&map, within), &peer.ring);
-    link.apart = 0;
     if exposed.shared == 0 {
         link.file = Some(Box::new(window));
         return None;
@@ -41,17 +39,22 @@ pub fn open<'a>(link: &'a mut Link, peer: &mut Peer, qpn: u32, rkey: u32) -> Opt
 }
 
 /// Whether the memory of a request is mapped here.
-pub fn is_mapped(peer: &mut Peer, work: &Work) -> bool {
-    let exposed = exposed_to_us(peer, work.remote.memory().1);
-    exposed.is_some_and(|exposed| mapping_of(peer, &exposed).is_some())
+pub fn is_mapped(link: &mut Link, peer: &mut Peer, work: &Work) -> bool {
+    let exposed = exposed_to_us(link, peer, work.remote.memory().1);
+    exposed.is_some_and(|exposed| mapping_of(link, peer, &exposed).is_some())
 }
 
 /// Carries a request out by our own hand, if its memory is mapped here. None: it is not, or not granted, and nothing has happened.
-pub fn moved_mapped(peer: &mut Peer, grant: &Grant, work: &Work, sges: &[ibv_sge]) -> Option<()> {
+pub fn moved_mapped(
+    (link, peer): (&mut Link, &mut Peer),
+    grant: &Grant,
+    work: &Work,
+    sges: &[ibv_sge],
+) -> Option<()> {
     let (addr, rkey) = work.remote.memory();
-    let exposed = exposed_to_us(peer, rkey)?;
+    let exposed = exposed_to_us(link, peer, rkey)?;
     grant.permits(&exposed, needed(work), addr, work.len.into())?;
-    let (map, within) = mapping_of(peer, &exposed)?;
+    let (map, within) = mapping_of(link, peer, &exposed)?;
     let at = map.place(within + (addr - exposed.region.addr) as usize, work.len as usize);
     let is_word = matches!(work.remote, Remote::Word { .. });
     if is_word && !(addr | at.as_ptr() as u64).is_multiple_of(WORD.into()) {
@@ -69,16 +72,17 @@ pub fn moved_mapped(peer: &mut Peer, grant: &Grant, work: &Work, sges: &[ibv_sge
     (holds && !map.is_lost()).then_some(())
 }
 
-/// What a key names of another process, unless it is looked after otherwise whether memory is still the one that was registered.
-fn exposed_to_us(peer: &Peer, rkey: u32) -> Option<Exposed> {
-    if peer.is_self() || mappings::are_checked() {
+/// What a key names of another process, unless it is known not to be mapped, or is asked at each request whether memory is the one that was registered.
+#[inline]
+fn exposed_to_us(link: &Link, peer: &Peer, rkey: u32) -> Option<Exposed> {
+    if link.apart == rkey || peer.is_self() || mappings::are_checked() {
         return None;
     }
     mrtable::look_up(&peer.map, rkey)
 }
 
 /// Where a region of the peer is mapped. None: it is not, or, of a file, it has not been used often enough to look.
-fn mapping_of(peer: &mut Peer, exposed: &Exposed) -> Option<(Arc<Map>, usize)> {
+fn mapping_of(link: &mut Link, peer: &mut Peer, exposed: &Exposed) -> Option<(Arc<Map>, usize)> {
     if exposed.shared != 0 {
         let (map, within) = peer.memory(exposed.shared as usize, exposed.region.len.try_into().ok()?)?;
         return Some((map.clone(), within));
@@ -89,7 +93,11 @@ fn mapping_of(peer: &mut Peer, exposed: &Exposed) -> Option<(Arc<Map>, usize)> {
             look(peer, exposed);
             None
         }
-        Use::Other => None,
+        Use::Apart => {
+            link.apart = exposed.region.key;
+            None
+        }
+        Use::Seldom => None,
     }
 }
 

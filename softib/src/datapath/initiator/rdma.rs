@@ -13,7 +13,7 @@
 //! done once or not at all.
 
 use super::direct::{direct, is_answered_with_data, needed, probe};
-use super::mapped::{is_mapped, moved_mapped};
+use super::mapped::moved_mapped;
 use super::path::{Path, Way};
 use crate::datapath::iwarp;
 use crate::datapath::pieces::{PIECE, is_whole};
@@ -133,10 +133,8 @@ impl<P: Path> Way<'_, P> {
 
     /// Moves the data, or has it moved. None: it is where it belongs.
     fn move_data(&mut self, own: &Mrs, grant: &Grant, work: &mut Work, sges: &[ibv_sge]) -> Option<Step> {
-        if !work.begun() && moved_mapped(self.peer, grant, work, sges).is_some() {
+        if !work.begun() && moved_mapped((self.link, self.peer), grant, work, sges).is_some() {
             (work.moved, self.stats.rdma_direct) = (true, self.stats.rdma_direct + 1);
-            // The next one may find it for the short way.
-            self.link.apart = 0;
             return None;
         }
         if matches!(work.remote, Remote::Word { .. }) {
@@ -195,8 +193,7 @@ impl<P: Path> Way<'_, P> {
     pub fn may_ask(&mut self, work: &Work) -> bool {
         let grants = self.link.view.access & needed(work) != 0;
         let is_known = self.peer.reachable == Some(true) && self.link.unasked == 0;
-        let may = matches!(work.remote, Remote::Word { .. }) || is_known && self.is_moved_sooner(work);
-        grants && may && !is_mapped(self.peer, work)
+        grants && (matches!(work.remote, Remote::Word { .. }) || is_known && self.is_moved_sooner(work))
     }
 
     /// The peer was late with the answer to this READ, or WRITE, which is done without it. From now on the peer leaves the memory alone,

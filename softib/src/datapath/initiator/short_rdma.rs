@@ -1,9 +1,11 @@
 //! The short way of READs, atomics, and WRITEs that are given, of one buffer, for a peer that polls as we do: the request goes straight into
-//! the ring, and its answer, if that is in one piece, from the ring into the buffer and to the poller.
+//! the ring, and its answer, if that is in one piece, from the ring into the buffer and to the poller. One whose memory is mapped here is over as it is
+//! posted.
 //!
 //! The conditions are looked at before anything is done; if one does not hold the general way is taken, and finds out why.
 
 use super::ahead::{ask_more, follow, may_follow};
+use super::mapped::{is_mapped, moved_mapped};
 use super::path::Way;
 use super::queue::{advance, enqueue, soon};
 use super::rdma::{crosses, may_give};
@@ -11,6 +13,7 @@ use crate::datapath::ends::code_of;
 use crate::datapath::pieces::{PIECE, is_whole};
 use crate::fabric::MAX_MESSAGE;
 use crate::objects::expected::Expected;
+use crate::objects::grant::Grant;
 use crate::objects::mr::Mrs;
 use crate::objects::qp::{Qp, Qps};
 use crate::objects::work::{Queued, Remote, Sges, Step, WORD, Wait, Work};
@@ -30,15 +33,22 @@ pub fn asks(opcode: u32) -> bool {
     )
 }
 
-/// Posts a request that its peer answers. False: nothing has happened yet.
+/// Posts a request that its peer answers, or that is carried out at once. False: nothing has happened yet.
 #[inline(never)]
 pub fn ask_short(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr, sges: &[ibv_sge]) -> bool {
     let Some(mut work) = short_request(qp, w, wr, sges) else { return false };
     (work.may_give, work.crosses) = (may_give(qp, w, &work), crosses(qp, w, &work));
-    let leads = qp.sq.is_empty();
+    let (leads, dest) = (qp.sq.is_empty(), qp.attr.dest_qp_num);
     let World { peers, stats, segment, .. } = w;
     let Ok(mut way) = Way::to_peer(qp, peers, stats, segment.incarnation, &work) else { return false };
-    if !way.may_ask(&work) {
+    let grant = Grant { access: way.link.view.access, pd: way.link.view.pd, qpn: dest };
+    if leads && moved_mapped((way.link, way.peer), &grant, &work, sges).is_some() {
+        stats.rdma_direct += 1;
+        qp.sq_posted = work.number;
+        qp.complete_send(w, &work, IBV_WC_SUCCESS);
+        return true;
+    }
+    if !leads && is_mapped(way.link, way.peer, &work) || !way.may_ask(&work) {
         return false;
     }
     let step = match (work.remote, work.may_give) {
