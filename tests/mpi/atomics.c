@@ -1,8 +1,11 @@
 /* Every operation of MPI_Fetch_and_op, MPI_Accumulate and MPI_Compare_and_swap on words that all ranks change at once, one kind in each phase:
  * whatever their order, the outcome is known, and what the ranks are told of the values before fits together. With the argument "intrinsic"
- * the windows promise what lets a library leave the work to the device's atomics. The last line tells how many of those there were: the first
- * argument is the name of the counter. */
+ * the windows promise what lets a library leave the work to the device's atomics, and with "mapped" behind it they are in memory that is a shared mapping of a
+ * file. The last line tells how many of those there were: the first argument is the name of the counter. */
+#define _GNU_SOURCE
 #include "check.h"
+#include <sys/mman.h>
+#include <unistd.h>
 
 enum { WORDS = 8, ROUNDS = 50 };
 
@@ -161,8 +164,18 @@ static unsigned long long counted(const char *name) {
     return count;
 }
 
+/* Memory that is a mapping of a file, of whole pages. */
+static void *mapped(size_t length) {
+    int file = memfd_create("atomics", 0);
+    REQUIRE(file >= 0 && ftruncate(file, (off_t)length) == 0, "no file for %zu bytes", length);
+    void *at = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    REQUIRE(at != MAP_FAILED, "the file can't be mapped");
+    close(file);
+    return at;
+}
+
 int main(int argc, char **argv) {
-    int provided;
+    int provided, is_mapped = argc > 3 && !strcmp(argv[3], "mapped");
     MPI_T_init_thread(MPI_THREAD_SINGLE, &provided);
     start(&argc, &argv, &rank, &ranks);
     MPI_Info_create(&promises);
@@ -170,7 +183,7 @@ int main(int argc, char **argv) {
         MPI_Info_set(promises, "accumulate_ops", "same_op_no_op");
         MPI_Info_set(promises, "acc_single_intrinsic", "true");
     }
-    words = memory(WORDS * sizeof *words);
+    words = is_mapped ? mapped(WORDS * sizeof *words) : memory(WORDS * sizeof *words);
     MPI_Win_create(words, WORDS * sizeof *words, sizeof *words, promises, MPI_COMM_WORLD, &window);
     MPI_Win_lock_all(0, window);
     sums(), operations(), swaps(), arrays();
@@ -182,6 +195,6 @@ int main(int argc, char **argv) {
     if (argc > 2) REQUIRE(atomics > 0, "no atomic of the transport was counted");
     MPI_T_finalize();
     finish("atomics");
-    free(words);
+    if (!is_mapped) free(words);
     return 0;
 }

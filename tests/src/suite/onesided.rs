@@ -17,11 +17,16 @@ struct Run(&'static str, &'static [&'static str], &'static str);
 
 const COUNTER: &str = "btl_oxib_atomics";
 
-const RUNS: [Run; 4] = [
+const RUNS: [Run; 5] = [
     Run(
         "atomics",
         &[COUNTER, "intrinsic"],
         "words that all ranks change by the device's atomics come out right",
+    ),
+    Run(
+        "atomics",
+        &[COUNTER, "intrinsic", "mapped"],
+        "words in a file that the other ranks map, too, come out right",
     ),
     Run("atomics", &[COUNTER], "words that all ranks change under locks come out right"),
     Run("onesided", &[], "one-sided operations and their synchronisation do what MPI says"),
@@ -52,7 +57,7 @@ fn of_layout(layout: &Layout, all: bool) -> Vec<Case> {
 
 fn case(layout: &Layout, run: &'static Run, ranks: usize) -> Case {
     let Run(program, arguments, shows) = run;
-    let how = arguments.get(1).map_or(String::new(), |how| format!(" {how}"));
+    let how: String = arguments.iter().skip(1).map(|how| format!(" {how}")).collect();
     let name = format!("over osc/rdma: {shows} ({program}{how}, {ranks} ranks, layout {})", layout.name);
     let parameters = layout.parameters();
     Case::new(name, move |setting| {
