@@ -1,8 +1,9 @@
 //! Files that a peer's program has mapped, and registered, and that are mapped here, too (`shm::backing`): RDMA to and from them is a copy by our own
 //! hand, as with what a peer shares on purpose (`super::shared`).
 //!
-//! A registration says nothing of it, and to look costs a tenth of a millisecond and more. So a region is looked at when it has been used often, and not many
-//! are in a short time. What was found holds as long as its key is of the same region; a region of private memory is not looked at again.
+//! A registration says nothing of it, and to look costs a tenth of a millisecond and more. So a region is looked at when it has been used often, and all looks
+//! together take a hundredth of a program's time at most. What was found holds as long as its key is of the same region; a region of private
+//! memory is not looked at again.
 
 use crate::shm::backing::Backing;
 use crate::shm::map::Map;
@@ -13,17 +14,18 @@ use std::time::{Duration, Instant};
 /// Requests for a region before it is looked at.
 const OFTEN: u32 = 16;
 
-/// No other one of the same peer is looked at in this time.
-const REST: Duration = Duration::from_millis(20);
+/// After a look no other region of the same peer is looked at for so many times as long as that took.
+const REST: u32 = 100;
 
 /// Regions of a peer that are remembered, a row each: the one of the key's index, and it replaces another one there.
-const ROWS: usize = 64;
+const ROWS: usize = 32;
 
 /// What is known of the regions of a peer.
 #[derive(Debug, Default)]
 pub struct MappedFiles {
     rows: Vec<Row>,
-    looked: Option<Instant>,
+    /// No region is looked at before.
+    again: Option<Instant>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -77,9 +79,7 @@ impl MappedFiles {
             Known::Used(count) if *count < OFTEN => *count += 1,
             Known::Used(count) => {
                 *count = 0;
-                let now = now();
-                if self.looked.is_none_or(|last| now - last >= REST) {
-                    self.looked = Some(now);
+                if self.again.is_none_or(|again| now() >= again) {
                     return Use::Look;
                 }
             }
@@ -91,8 +91,14 @@ impl MappedFiles {
         }
     }
 
-    /// What has been found of a region that was [looked at](Use::Look), which is mapped if that is something.
-    pub fn set(&mut self, exposed: &Exposed, found: Option<Backing>, is_writable: bool) {
+    /// What has been found of a region that was [looked at](Use::Look), which is mapped if that is something; when, and how long it took.
+    pub fn set(
+        &mut self,
+        exposed: &Exposed,
+        (found, is_writable): (Option<Backing>, bool),
+        (now, took): (Instant, Duration),
+    ) {
+        self.again = Some(now + took * REST);
         let map = found.and_then(|Backing { file, start, len, within }| {
             Some((Arc::new(Map::of_program(&file, start, len, is_writable)?), within))
         });

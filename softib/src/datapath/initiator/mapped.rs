@@ -104,14 +104,15 @@ fn mapping_of(link: &mut Link, peer: &mut Peer, exposed: &Exposed) -> Option<(Ar
 /// Looks whether a region that is used often is of a file that can be mapped.
 #[cold]
 fn look(peer: &mut Peer, exposed: &Exposed) {
-    let region = &exposed.region;
+    let (region, began) = (&exposed.region, timing::now());
     let is_writable = region.access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) != 0;
     // What is registered on demand follows the mappings of the program.
     let may_be = may_reach(peer) && region.len != 0 && region.access & IBV_ACCESS_ON_DEMAND == 0;
     let is_it = may_be && (probe(peer) || has_locked(peer.pid, &peer.file));
     let memory = exposed.base..exposed.base.saturating_add(region.len);
     let found = is_it.then(|| Backing::find(peer.pid, &memory, is_writable)).flatten();
-    peer.files.set(exposed, found, is_writable);
+    let now = timing::now();
+    peer.files.set(exposed, (found, is_writable), (now, now - began));
 }
 
 /// Copies from or to the buffers of a request, which are in memory of ours with the rights that it needs, and have as many bytes as are at `place`.

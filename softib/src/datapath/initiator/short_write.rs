@@ -51,7 +51,8 @@ fn write_to_file(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr, sge: &ibv_sge) ->
     let Some(place) = window.place(rdma.remote_addr, sge.length) else { return Short::Other };
     let holds = window.begin();
     if holds {
-        // SAFETY: as in `write_mapped`.
+        // SAFETY: the program vouches for its buffer until the completion. The peer had granted the region when it was looked at, and that has not
+        // changed.
         unsafe { window.write(sge.addr as *const u8, place, sge.length) };
     }
     window.end();
