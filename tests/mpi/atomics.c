@@ -1,7 +1,7 @@
 /* Every operation of MPI_Fetch_and_op, MPI_Accumulate and MPI_Compare_and_swap on words that all ranks change at once, one kind in each phase:
  * whatever their order, the outcome is known, and what the ranks are told of the values before fits together. With the argument "intrinsic"
  * the windows promise what lets a library leave the work to the device's atomics, and with "mapped" behind it they are in memory that is a shared mapping of a
- * file. The last line tells how many of those there were: the first argument is the name of the counter. */
+ * file, which others are to have mapped in the end. The last line tells how many of those there were: the first argument is the name of the counter. */
 #define _GNU_SOURCE
 #include "check.h"
 #include <sys/mman.h>
@@ -164,14 +164,24 @@ static unsigned long long counted(const char *name) {
     return count;
 }
 
-/* Memory that is a mapping of a file, of whole pages. */
+/* Memory that is a mapping of a file, which stays open: so others find it. */
 static void *mapped(size_t length) {
     int file = memfd_create("atomics", 0);
     REQUIRE(file >= 0 && ftruncate(file, (off_t)length) == 0, "no file for %zu bytes", length);
     void *at = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     REQUIRE(at != MAP_FAILED, "the file can't be mapped");
-    close(file);
     return at;
+}
+
+/* How many such files this process has mapped. */
+static int mappings(void) {
+    char line[512];
+    int count = 0;
+    FILE *list = fopen("/proc/self/maps", "r");
+    REQUIRE(list, "no list of mappings");
+    while (fgets(line, sizeof line, list)) count += strstr(line, "/memfd:atomics") != NULL;
+    fclose(list);
+    return count;
 }
 
 int main(int argc, char **argv) {
@@ -189,6 +199,7 @@ int main(int argc, char **argv) {
     sums(), operations(), swaps(), arrays();
     compares(MPI_INT64_T, 8), compares(MPI_INT32_T, 4);
     unsigned long long atomics = argc > 1 ? counted(argv[1]) : 0;
+    if (is_mapped) REQUIRE(mappings() > 1, "no other rank's words are mapped here");
     MPI_Win_unlock_all(window);
     MPI_Win_free(&window);
     MPI_Info_free(&promises);

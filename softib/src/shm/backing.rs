@@ -2,8 +2,8 @@
 //!
 //! Memory that a program maps as shared (`MAP_SHARED`: shm_open(3), memfd_create(2), a file, huge pages) can be mapped by its peers, too. Which file it is,
 //! and which part, the kernel says in /proc/PID/maps. The file is opened by its path; if that leads to another one by now, or to none, by the
-//! process' descriptors of it (/proc/PID/fd), or by the mapping itself (/proc/PID/map_files, with CAP_CHECKPOINT_RESTORE). Anonymous
-//! shared memory can be had by the last way only. proc_pid_maps(5), proc_pid_fd(5), proc_pid_map_files(5).
+//! mapping itself (/proc/PID/map_files, with CAP_CHECKPOINT_RESTORE), or by a descriptor of it that the process has (/proc/PID/fd). Anonymous
+//! shared memory, and a file that has been removed and closed, can be had by the mapping only. proc_pid_maps(5), proc_pid_fd(5), proc_pid_map_files(5).
 //!
 //! A file counts if device and inode are those of the mapping. Device files are left alone: to open one may have effects.
 

@@ -12,7 +12,7 @@ use std::ops::Deref;
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// A shared, writable mapping of a part of a segment, or of a file of a program; unmapped on drop, absent in fork children.
 #[derive(Debug)]
@@ -48,10 +48,18 @@ impl Map {
         Some(Map { base, len, place, tables: None })
     }
 
-    /// What was mapped here is gone, and what was written to it perhaps as well (a file of a program that has been cut short).
+    /// What was mapped here is gone (a file of a program that has been cut short).
     #[inline]
     pub fn is_lost(&self) -> bool {
         self.place.is_lost()
+    }
+
+    /// The same, asked behind a copy: false if what was copied is surely of what was mapped here.
+    #[inline]
+    pub fn is_lost_behind_copy(&self) -> bool {
+        // The handler may have run in the middle of the copy, or in another thread: nothing of the copy comes after this.
+        fence(Ordering::SeqCst);
+        self.is_lost()
     }
 
     /// Maps another part of the segment whose tables this mapping holds: `len` bytes of its `file` from `start`, which is a whole

@@ -84,9 +84,9 @@ impl Mapped {
         keyed::end(&*self.hazard);
     }
 
-    /// Of a file: it has been cut short, and what was copied may be lost.
+    /// Of a file, asked behind a copy: it has been cut short, and what was copied may be lost.
     pub fn is_lost(&self) -> bool {
-        self.map.is_lost()
+        self.map.is_lost_behind_copy()
     }
 
     /// Where `len` bytes are that requests call `addr`. None: they are not all in the region.

@@ -69,7 +69,7 @@ pub fn moved_mapped(
         }
     }
     keyed::end(peer.ring.hazard());
-    (holds && !map.is_lost()).then_some(())
+    (holds && !map.is_lost_behind_copy()).then_some(())
 }
 
 /// What a key names of another process, unless it is known not to be mapped, or is asked at each request whether memory is the one that was registered.
