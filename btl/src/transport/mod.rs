@@ -55,7 +55,7 @@ mod upcall;
 mod wrid;
 
 pub use channel::SHORT;
-pub use endpoint::ring::Landed;
+pub use endpoint::ring::{Landed, Next};
 pub use endpoint::{EpId, state, timeline, traffic};
 pub use link::{AddError, Removal, Settled};
 pub use port::buffer::SendBuf;

@@ -8,7 +8,7 @@ use crate::btl::*;
 use crate::checks;
 use crate::convertor::{self, opal_convertor_pack_fn, opal_convertor_t};
 use crate::error::AbiError;
-use crate::family::{Deliver, Family, ModexError, NoReceiver};
+use crate::family::{Deliver, Family, ModexError, NoReceiver, Tray};
 use crate::memory::MemoryHooks;
 use crate::process::{opal_bitmap_t, opal_proc_t, opal_process_name_t};
 use crate::status::OPAL_SUCCESS;
@@ -194,13 +194,13 @@ impl Abi {
         NonNull::new(unsafe { find(name) })
     }
 
-    /// Hands a received message to the callback that is registered for its tag.
+    /// Hands a received message, in a tray, to the callback that is registered for its tag.
     ///
     /// # Errors
     /// [`NoReceiver`] when the tag is invalid or free; nothing has been called then.
     ///
     /// # Safety
-    /// `module` is one of ours, alive; the segment points to memory that stays readable during the call; the caller
+    /// `module` is one of ours, alive; the payload stays readable during the call; the caller
     /// holds no lock and no borrow that a re-entered function of the module needs.
     #[inline]
     pub unsafe fn deliver(
@@ -208,7 +208,7 @@ impl Abi {
         module: *mut mca_btl_base_module_t,
         endpoint: *mut mca_btl_base_endpoint_t,
         tag: mca_btl_base_tag_t,
-        segment: &mut mca_btl_base_segment_t,
+        (payload, tray): (&mut [u8], &mut Tray),
     ) -> Result<(), NoReceiver> {
         if usize::from(tag) >= MCA_BTL_TAG_MAX {
             return Err(NoReceiver { tag });
@@ -218,8 +218,9 @@ impl Abi {
         if callback.cbfunc.is_null() {
             return Err(NoReceiver { tag });
         }
+        tray.put(payload);
         // SAFETY: there is a function; the caller vouches for the rest.
-        unsafe { (self.deliver)(callback, module, endpoint, tag, segment) };
+        unsafe { (self.deliver)(callback, module, endpoint, tag, tray) };
         Ok(())
     }
 

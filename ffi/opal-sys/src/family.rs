@@ -1,24 +1,54 @@
 //! What differs between release families, as one table of functions. A new family is a new implementation.
 
 use crate::btl::{
-    mca_btl_active_message_callback_t, mca_btl_base_endpoint_t, mca_btl_base_module_t,
-    mca_btl_base_segment_t, mca_btl_base_tag_t,
+    mca_btl_active_message_callback_t, mca_btl_base_descriptor_t, mca_btl_base_endpoint_t,
+    mca_btl_base_module_t, mca_btl_base_segment_t, mca_btl_base_tag_t,
 };
 use crate::process::{opal_proc_t, opal_process_name_t};
 use std::ffi::{CStr, c_int};
+use std::mem::MaybeUninit;
 
-/// Calls a receive callback with a message that is in one piece: the callback and its argument, the module, the endpoint (which only 5.0
-/// passes on; NULL when unknown), the tag, the piece. All of them are passed in registers.
+/// What messages are handed up in, one after the other: their one piece, and what 4.1 says besides. It is made once for several of them.
+#[allow(missing_debug_implementations, reason = "pointers of Open MPI's")]
+pub struct Tray {
+    pub(crate) segment: mca_btl_base_segment_t,
+    pub(crate) descriptor: mca_btl_base_descriptor_t,
+}
+
+impl Tray {
+    /// An empty one.
+    #[inline]
+    pub fn new() -> Tray {
+        // SAFETY: pointers, numbers and an optional function: all-zero is valid.
+        unsafe { MaybeUninit::zeroed().assume_init() }
+    }
+
+    /// This piece is in it. What a callback has written elsewhere in the descriptor is there for the next one.
+    #[inline(always)] // with every message
+    pub(crate) fn put(&mut self, payload: &mut [u8]) {
+        self.segment =
+            mca_btl_base_segment_t { seg_addr: payload.as_mut_ptr().cast(), seg_len: payload.len() as u64 };
+    }
+}
+
+impl Default for Tray {
+    fn default() -> Tray {
+        Tray::new()
+    }
+}
+
+/// Calls a receive callback with the piece in a tray: the callback and its argument, the module, the endpoint (which only 5.0
+/// passes on; NULL when unknown), the tag, the tray. All of them are passed in registers.
 ///
 /// # Safety
-/// The callback comes from the table of active messages and has a function; the segment points to readable memory; no lock of ours is held,
+/// The callback comes from the table of active messages and has a function; the piece is readable memory; no lock of ours is held,
 /// for the callback may call every function of the module.
 pub type Deliver = unsafe fn(
     mca_btl_active_message_callback_t,
     *mut mca_btl_base_module_t,
     *mut mca_btl_base_endpoint_t,
     mca_btl_base_tag_t,
-    *mut mca_btl_base_segment_t,
+    &mut Tray,
 );
 
 /// Functions whose ABI depends on the release family.

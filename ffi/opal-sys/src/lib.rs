@@ -43,7 +43,7 @@ pub use btl::*;
 pub use class::*;
 pub use convertor::*;
 pub use error::AbiError;
-pub use family::{Family, ModexError, NoReceiver};
+pub use family::{Family, ModexError, NoReceiver, Tray};
 pub use mca::*;
 pub use memory::{LeavePinned, MemoryHooks, opal_mem_hooks_callback_fn_t};
 pub use process::*;

@@ -3,7 +3,7 @@
 use crate::btl::*;
 use crate::class::{obj_release, opal_class_t, opal_list_item_t, opal_object_t};
 use crate::error::AbiError;
-use crate::family::{Deliver, Family, ModexError};
+use crate::family::{Deliver, Family, ModexError, Tray};
 use crate::process::{
     OPAL_VPID_WILDCARD, opal_proc_4_1_t, opal_proc_t, opal_process_info_4_1_t, opal_process_name_t,
 };
@@ -162,16 +162,13 @@ unsafe fn deliver(
     module: *mut mca_btl_base_module_t,
     _endpoint: *mut mca_btl_base_endpoint_t,
     tag: mca_btl_base_tag_t,
-    segment: *mut mca_btl_base_segment_t,
+    Tray { segment, descriptor }: &mut Tray,
 ) {
     // SAFETY: the caller vouches for a function, which in 4.1 has this type.
     let receive: mca_btl_base_module_recv_cb_fn_3_1_t = unsafe { std::mem::transmute(callback.cbfunc) };
-    // SAFETY: pointers, numbers and an optional function: all-zero is valid.
-    let mut descriptor: mca_btl_base_descriptor_t = unsafe { MaybeUninit::zeroed().assume_init() };
-    descriptor.des_segments = segment;
-    descriptor.des_segment_count = 1;
+    (descriptor.des_segments, descriptor.des_segment_count) = (segment, 1);
     // SAFETY: the callback reads descriptor and segments during the call only (btl.h).
-    unsafe { receive(module, tag, &mut descriptor, callback.cbdata) }
+    unsafe { receive(module, tag, descriptor, callback.cbdata) }
 }
 
 /// A value that the runtime made for us; one reference is ours.

@@ -9,7 +9,7 @@
 
 use crate::btl::*;
 use crate::error::AbiError;
-use crate::family::{Deliver, Family, ModexError};
+use crate::family::{Deliver, Family, ModexError, Tray};
 use crate::process::{OPAL_VPID_WILDCARD, opal_proc_t, opal_process_name_t};
 use crate::symbols::{self, Resolver};
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -191,7 +191,7 @@ unsafe fn deliver(
     module: *mut mca_btl_base_module_t,
     endpoint: *mut mca_btl_base_endpoint_t,
     tag: mca_btl_base_tag_t,
-    segment: *mut mca_btl_base_segment_t,
+    Tray { segment, .. }: &mut Tray,
 ) {
     // SAFETY: the caller vouches for a function, which in 5.0 has this type.
     let receive: mca_btl_base_module_recv_cb_fn_3_3_t = unsafe { std::mem::transmute(callback.cbfunc) };

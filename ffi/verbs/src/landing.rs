@@ -122,6 +122,8 @@ pub struct WordRead<'a> {
     pub word: u64,
     /// Where it is.
     pub place: Place,
+    /// Bytes of the memory.
+    len: usize,
     lent: &'a mut usize,
 }
 
@@ -150,6 +152,28 @@ impl WordRead<'_> {
         // SAFETY: inside the memory, which is not freed while something is lent.
         Some(unsafe { Lent::of(start.add(at), len) })
     }
+
+    /// The same in place of bytes of this memory, which come back.
+    ///
+    /// # Errors
+    /// Those bytes: they are of another memory, or there are not so many before the word.
+    #[inline(always)] // with every message
+    pub fn lend_instead(self, done: Lent, len: usize) -> Result<Lent, Lent> {
+        let Place { start, before } = self.place;
+        let (Some(at), Some(_)) = (before.checked_sub(len), place_within(&done, start, self.len)) else {
+            return Err(done);
+        };
+        // SAFETY: inside the memory, which is not freed while something is lent: as much as before.
+        Ok(unsafe { Lent::of(start.add(at), len) })
+    }
+}
+
+/// Where bytes begin that a memory has lent. `None`: they are of another one.
+#[inline(always)] // with every message
+fn place_within(lent: &Lent, start: NonNull<u8>, len: usize) -> Option<usize> {
+    // Behind what is lent there is a word: also of no bytes none begins at the end.
+    let place = lent.addr().wrapping_sub(start.as_ptr() as usize);
+    (place < len).then_some(place)
 }
 
 // SAFETY: it owns its memory, which only it, what it has lent and what watches a word of it reach in this process.
@@ -204,8 +228,7 @@ impl Landing {
 
     /// Where bytes begin that are lent. `None`: they are of another memory.
     pub fn place_of(&self, lent: &Lent) -> Option<usize> {
-        let place = lent.addr().wrapping_sub(self.at.as_ptr() as usize);
-        (place <= self.len).then_some(place)
+        place_within(lent, self.at, self.len)
     }
 
     /// Makes the line of this word, and the one before it, this processor's: who writes there gets them from one owner. Nothing is
@@ -242,7 +265,7 @@ impl Landing {
         }
         // SAFETY: a whole word of the memory, which is aligned to pages, for both places are multiples of its length; atomics tolerate other writers.
         let word = unsafe { self.at.byte_add(before).cast::<AtomicU64>().as_ref() }.load(Ordering::Acquire);
-        Some(WordRead { word, place: Place { start: self.at, before }, lent: &mut self.lent })
+        Some(WordRead { word, place: Place { start: self.at, before }, len: self.len, lent: &mut self.lent })
     }
 
     /// Bytes of it come back; whether none is lent any more.

@@ -14,6 +14,9 @@ use sync::{Guard, Lock};
 /// No glances are allowed.
 const NONE: i32 = -1;
 
+/// The same, and nothing has entered since the value was marked.
+const MARKED: i32 = -2;
+
 /// What can be given up after a panic.
 pub trait GiveUp {
     /// The state may be inconsistent: from now on it is as if it were gone.
@@ -28,13 +31,13 @@ pub struct Guarded<T> {
     waiting: AtomicU32,
     /// A thread of ours may enter, holding the lock, so that every other one has to take it, too.
     shared: AtomicBool,
-    /// So many glances may follow; [`NONE`] if something has entered since they were allowed.
+    /// So many glances may follow; [`NONE`] if something has entered since they were allowed; [`MARKED`].
     glances: AtomicI32,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached by `enter` and `glance` only: callers of the first hold the lock or are the only thread, those of the second are
-// the only thread, and no thread of ours may enter then.
+// SAFETY: the value is reached by `enter`, `enter_again` and `glance` only: callers of the first hold the lock or are the only thread, those of the
+// others are the only thread, and no thread of ours may enter then.
 unsafe impl<T: Send> Sync for Guarded<T> {}
 
 /// Gives the value up when it is dropped, which is when its user has panicked.
@@ -106,6 +109,28 @@ impl<T: GiveUp> Guarded<T> {
     #[inline(always)] // with every look and every message
     pub unsafe fn enter<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         self.glances.store(NONE, Ordering::Relaxed);
+        // SAFETY: as the caller has promised.
+        unsafe { self.enter_again(f) }
+    }
+
+    /// From now on [`Self::is_untouched`], until anything enters or may.
+    #[inline(always)] // with every message that comes alone
+    pub fn mark(&self) {
+        self.glances.store(MARKED, Ordering::Relaxed);
+    }
+
+    /// Nothing has entered since the value was marked, and it is not shared.
+    #[inline(always)] // with every message
+    pub fn is_untouched(&self) -> bool {
+        self.glances.load(Ordering::Relaxed) == MARKED
+    }
+
+    /// Runs `f` on the value, which stays marked.
+    ///
+    /// # Safety
+    /// The value is untouched, no other thread calls, and `f` does not come back here.
+    #[inline(always)] // with every message
+    pub unsafe fn enter_again<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         let unfinished = Unfinished(self.value.get());
         // SAFETY: the caller has seen to it that this is the only borrow.
         let result = f(unsafe { &mut *unfinished.0 });
@@ -234,6 +259,27 @@ mod tests {
         assert_eq!(glance(), None, "our thread may enter");
         state.allow_glances(u32::MAX);
         assert_eq!(glance(), Some(i32::MAX as u32 - 1));
+    }
+
+    #[test]
+    fn a_value_is_untouched_until_anything_enters_or_may() {
+        let state = Guarded::new(Counts(Some((0, 0))));
+        // SAFETY: one thread.
+        let enter = || unsafe { state.enter(|counts| step(counts, false)) };
+        assert!(!state.is_untouched(), "it has not been marked");
+        state.mark();
+        // SAFETY: one thread; the value is untouched.
+        assert_eq!(unsafe { state.enter_again(|counts| step(counts, false)) }, Some((1, 1)));
+        // SAFETY: one thread.
+        assert_eq!(unsafe { state.glance(|_, left| left) }, None, "no glance has been allowed");
+        assert!(state.is_untouched() && !state.glances_are_over());
+        assert_eq!((enter(), state.is_untouched()), (Some((2, 2)), false));
+        state.mark();
+        state.share();
+        assert!(!state.is_untouched(), "our thread may enter");
+        state.mark();
+        state.allow_glances(0);
+        assert!(!state.is_untouched(), "a look has come in between");
     }
 
     /// Both numbers are always equal, but for a moment.

@@ -24,14 +24,30 @@ struct Thread {
     turn: Cell<Option<(&'static Module, Ticket)>>,
 }
 
-/// Runs a receive callback of a job without threads.
+/// Runs a receive callback of a job without threads, or several one after the other.
 #[inline]
 pub fn alone<R>(callback: impl FnOnce() -> R) -> R {
-    // One thread counts: a load and a store do.
-    ALONE.store(ALONE.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-    let result = callback();
-    ALONE.store(ALONE.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
-    result
+    let _one = One::begin();
+    callback()
+}
+
+/// One more of [`ALONE`].
+struct One;
+
+impl One {
+    #[inline(always)] // with every message
+    fn begin() -> One {
+        // One thread counts: a load and a store do.
+        ALONE.store(ALONE.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        One
+    }
+}
+
+impl Drop for One {
+    #[inline(always)] // with every message
+    fn drop(&mut self) {
+        ALONE.store(ALONE.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+    }
 }
 
 /// Runs a receive callback on its turn.

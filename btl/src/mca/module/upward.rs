@@ -14,7 +14,7 @@ use super::inside;
 use super::turns::Ticket;
 use super::{Cookie, FIRST, Module, Operation, Owed, State, from_raw, to_raw};
 use crate::mca::guard::guard;
-use crate::transport::{Delivery, EpId, Glance, Landed, Transport, Upcall};
+use crate::transport::{Delivery, EpId, Glance, Landed, Next, Transport, Upcall};
 use opal_sys::*;
 use std::ffi::c_int;
 use std::time::Instant;
@@ -23,6 +23,14 @@ use std::time::Instant;
 /// engine and back costs more than one of them, and a message that waits for it arrives that much
 /// later.
 const LOOKS: u32 = 2;
+
+/// What ends a run of messages.
+enum Run {
+    /// There is none behind. Whether there is something else to hand up.
+    Over(bool),
+    /// This message has still to be given back, and more is to be asked.
+    Unclear(Landed),
+}
 
 impl State {
     /// The next thing for the upper layer, when others may be there handing up, too: a message only
@@ -114,6 +122,17 @@ impl State {
         match &mut self.transport {
             Some(transport) => transport.next_landed(done),
             None => Err(false),
+        }
+    }
+
+    /// The same of short ones, if nothing has entered since.
+    #[inline(always)] // with every message
+    fn next_short(&mut self, done: Landed) -> Result<Landed, Run> {
+        let Some(transport) = &mut self.transport else { return Err(Run::Unclear(done)) };
+        match transport.next_short(done) {
+            Next::Short(next) => Ok(next),
+            Next::Nothing => Err(Run::Over(transport.has_more_behind())),
+            Next::Unknown(done) => Err(Run::Unclear(done)),
         }
     }
 
@@ -346,17 +365,41 @@ impl Module {
             return self.hand_up_others();
         };
         loop {
-            count += 1;
-            let (from, tag) = (landed.endpoint(), landed.tag);
-            inside::alone(|| self.receive(from, tag, landed.payload()));
+            self.state.mark();
+            let (taken, last) = inside::alone(|| self.hand_up_run(landed));
+            count += taken;
+            let done = match last {
+                Run::Over(false) => return count,
+                Run::Over(true) => return count + self.hand_up_others(),
+                Run::Unclear(done) => done,
+            };
             if self.uses_threads() || self.state.is_shared() {
-                return count + self.others_have_come(landed.into());
+                return count + self.others_have_come(done.into());
             }
             // SAFETY: one thread and none of ours, as has just been read; `next_landed` does not call out.
-            match unsafe { self.state.enter(|state| state.next_landed(landed)) } {
+            match unsafe { self.state.enter(|state| state.next_landed(done)) } {
                 Ok(next) => landed = next,
                 Err(true) => return count + self.hand_up_others(),
                 Err(false) => return count,
+            }
+        }
+    }
+
+    /// Hands up a message that has landed, and short ones behind it as long as nothing enters meanwhile; how many. The state is marked.
+    #[inline(always)] // with every message
+    fn hand_up_run(&'static self, mut landed: Landed) -> (c_int, Run) {
+        let (mut count, mut tray) = (0, Tray::new());
+        loop {
+            count += 1;
+            let (from, tag) = (landed.endpoint(), landed.tag);
+            self.receive_in(&mut tray, (from, tag), landed.payload());
+            if self.uses_threads() || !self.state.is_untouched() {
+                return (count, Run::Unclear(landed));
+            }
+            // SAFETY: untouched, and one thread, as has just been read; `next_short` does not call out.
+            match unsafe { self.state.enter_again(|state| state.next_short(landed)) } {
+                Ok(next) => landed = next,
+                Err(end) => return (count, end),
             }
         }
     }
@@ -493,13 +536,17 @@ impl Module {
     }
 
     /// The same of its parts.
-    #[inline(always)] // with every message
+    #[inline(always)] // with every message that comes alone
     fn receive(&'static self, endpoint: EpId, tag: u8, payload: &mut [u8]) {
-        let mut segment =
-            mca_btl_base_segment_t { seg_addr: payload.as_mut_ptr().cast(), seg_len: payload.len() as u64 };
-        // SAFETY: the module is ours and lives for ever; the segment lies in a buffer that the
+        self.receive_in(&mut Tray::new(), (endpoint, tag), payload);
+    }
+
+    /// The same in a tray.
+    #[inline(always)] // with every message
+    fn receive_in(&'static self, tray: &mut Tray, (endpoint, tag): (EpId, u8), payload: &mut [u8]) {
+        // SAFETY: the module is ours and lives for ever; the payload lies in a buffer that the
         // message owns until the call has returned; no lock and no borrow is held.
-        let taken = unsafe { self.abi.deliver(self.as_raw(), to_raw(endpoint), tag, &mut segment) };
+        let taken = unsafe { self.abi.deliver(self.as_raw(), to_raw(endpoint), tag, (payload, tray)) };
         if let Err(reason) = taken {
             log::debug!("message dropped: {reason}");
         }

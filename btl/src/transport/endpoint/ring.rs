@@ -65,6 +65,17 @@ pub struct Ring {
     seen: u32,
 }
 
+/// What is behind a short message, with which the upper layer is done.
+#[derive(Debug)]
+pub enum Next<T, B> {
+    /// Another one, which is as short. The first has come back.
+    Short(T),
+    /// Nothing has landed. It has come back.
+    Nothing,
+    /// It has not come back: something is due with it, or what is next is no such message, or not known.
+    Unknown(B),
+}
+
 /// A message that has landed in a ring. Give it back with [`Transport::next_landed`], or as a [`Delivery`].
 ///
 /// [`Transport::next_landed`]: crate::transport::Transport::next_landed
@@ -257,15 +268,54 @@ impl Ring {
         }
         landed.place.prefetch((AHEAD + 1) * SLOT);
         let payload = landed.lend(len)?;
+        self.pass(slots_of(len), len);
+        Some((trailer.tag(), payload))
+    }
+
+    /// The upper layer is done with a message: takes the next one in its place, if both have one slot and nothing is due.
+    #[inline(always)] // with every message
+    pub fn exchange(&mut self, done: Lent) -> Next<(u8, Lent), Lent> {
+        if done.capacity() > ALONE || self.is_due() {
+            return Next::Unknown(done);
+        }
+        let Some(landed) = self.landing.read_before(self.next.end()) else { return Next::Unknown(done) };
+        let Some(trailer) = self.expected.of_one_slot(landed.word) else {
+            return if self.expected.has_landed(landed.word) { Next::Unknown(done) } else { self.end(done) };
+        };
+        let len = trailer.payload_len();
+        landed.place.prefetch((AHEAD + 1) * SLOT);
+        match landed.lend_instead(done, len) {
+            Ok(payload) => {
+                self.pass(1, len);
+                Next::Short((trailer.tag(), payload))
+            }
+            Err(done) => Next::Unknown(done),
+        }
+    }
+
+    /// A message comes back, and none is behind it.
+    #[inline(always)] // with every message that comes alone
+    fn end<T>(&mut self, done: Lent) -> Next<T, Lent> {
+        if self.is_closed() {
+            return Next::Unknown(done);
+        }
+        match self.landing.back(done) {
+            Ok(_) => Next::Nothing,
+            Err(done) => Next::Unknown(done),
+        }
+    }
+
+    /// The next message, of so many slots and bytes of payload, has been taken.
+    #[inline(always)] // with every message
+    fn pass(&mut self, slots: u32, len: usize) {
         self.expected.advance();
-        if self.next.advance(slots_of(len)) {
+        if self.next.advance(slots) {
             self.expect_next(self.expected.number);
         }
         self.uncounted += 1;
         self.last_len = len;
         self.uncounted_len += len as u32;
         self.is_made_ready = false;
-        Some((trailer.tag(), payload))
     }
 
     /// What has landed next is a message, if anything.

@@ -7,7 +7,7 @@
 //! There are no more than `max_eager_rdma` of them. One that has not been used for long is closed where another peer sends much.
 #![forbid(unsafe_code)]
 
-use super::ring::{Landed, Ring};
+use super::ring::{Landed, Next, Ring};
 use super::{EpId, NO_RING};
 use crate::protocol::eager::{LONGEST, Lap, TRAILER};
 use crate::transport::port::config::Eager;
@@ -460,6 +460,20 @@ impl Rings {
         }
         let Some((tag, payload)) = ring.take() else { return Err(ring.has_something()) };
         Ok(Landed { endpoint: ring.endpoint.word(), payload, ring: number, tag })
+    }
+
+    /// The same where both are short, and nothing is due.
+    #[inline(always)] // with every message
+    pub fn exchange(&mut self, done: Landed) -> Next<Landed, Landed> {
+        let Landed { endpoint, payload, ring: number, tag } = done;
+        let Some(ring) = self.get_mut(number) else {
+            return Next::Unknown(Landed { endpoint, payload, ring: number, tag });
+        };
+        match ring.exchange(payload) {
+            Next::Short((tag, payload)) => Next::Short(Landed { endpoint, payload, ring: number, tag }),
+            Next::Nothing => Next::Nothing,
+            Next::Unknown(payload) => Next::Unknown(Landed { endpoint, payload, ring: number, tag }),
+        }
     }
 
     /// A message comes back.

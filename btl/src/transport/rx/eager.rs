@@ -9,6 +9,7 @@
 
 use crate::protocol::eager::TRAILER;
 use crate::protocol::wire::{HEADER_LEN, Header, Kind, Offer};
+use crate::transport::endpoint::ring::Next;
 use crate::transport::endpoint::{Endpoint, EpId, NO_RING};
 use crate::transport::port::buffer::Queued;
 use crate::transport::{Delivery, Landed, Transport, Upcall};
@@ -71,6 +72,23 @@ impl<C> Transport<C> {
         }
     }
 
+    /// The same if nothing has been called since that message was taken, so that nothing has come up and its ring is as it was.
+    #[inline(always)] // with every message
+    pub fn next_short(&mut self, done: Landed) -> Next<Landed, Landed> {
+        debug_assert!(!self.is_behind() && self.up.is_empty(), "something has been called since");
+        debug_assert!(
+            self.rings.uncounted == done.ring,
+            "of ring {} another one has been taken since",
+            done.ring
+        );
+        if !self.rings.permits() {
+            return Next::Unknown(done);
+        }
+        let next = self.rings.exchange(done);
+        self.stats.received += u64::from(matches!(next, Next::Short(_)));
+        next
+    }
+
     /// The same where something is due, or there is none that is expected.
     #[inline(never)]
     fn landed_behind(&mut self, number: u32) -> Result<Landed, bool> {
@@ -92,7 +110,7 @@ impl<C> Transport<C> {
 
     /// What the callbacks of messages that have landed have begun may be over. Whether there is something to hand up.
     #[inline(always)] // with every message that comes alone
-    fn has_more_behind(&mut self) -> bool {
+    pub fn has_more_behind(&mut self) -> bool {
         self.look_for_completions();
         self.has_upcalls() || self.has_landed_elsewhere()
     }

@@ -27,7 +27,7 @@ use mca_btl_oxib::protocol::layout::Layout;
 use mca_btl_oxib::transport::config::{Bound, Config, Eager, Signalling};
 use mca_btl_oxib::transport::device::{Choice, Filter, PortConfig, find, pair_up};
 use mca_btl_oxib::transport::stats::Stats;
-use mca_btl_oxib::transport::{Attempt, EpId, Glance, Transport, Upcall};
+use mca_btl_oxib::transport::{Attempt, EpId, Glance, Next, Transport, Upcall};
 use model::{Message, Model};
 use pace::Virtual;
 use rng::Rng;
@@ -466,7 +466,17 @@ impl World {
         loop {
             let (from, tag) = (landed.endpoint(), landed.tag);
             self.receive(side, from, tag, landed.payload());
-            match self.sides[side].transport.next_landed(landed) {
+            let transport = &mut self.sides[side].transport;
+            // Nothing has been called since it was taken.
+            let done = match transport.next_short(landed) {
+                Next::Short(next) => {
+                    landed = next;
+                    continue;
+                }
+                Next::Nothing => return transport.has_more_behind(),
+                Next::Unknown(done) => done,
+            };
+            match transport.next_landed(done) {
                 Ok(next) => landed = next,
                 Err(more) => return more,
             }

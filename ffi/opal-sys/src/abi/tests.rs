@@ -214,17 +214,15 @@ fn a_process_without_open_mpi_says_so() {
 fn messages_reach_the_callback_of_their_tag_and_no_other() {
     for library in [Library::v4_1(c"4.1.4"), Library::v5_0(c"5.0.7")] {
         let abi = library.resolve().expect("supported");
-        let mut value = 1u64;
-        let address = (&raw mut value).cast();
-        let mut segment = mca_btl_base_segment_t { seg_addr: address, seg_len: 8 };
+        let (mut value, mut tray) = (1u64.to_ne_bytes(), Tray::new());
         let endpoint = std::ptr::without_provenance_mut(0x1230);
         let mut send = |tag| {
             // SAFETY: the made-up callback looks at nothing but endpoint, tag and segment.
-            unsafe { abi.deliver(std::ptr::null_mut(), endpoint, tag, &mut segment) }
+            unsafe { abi.deliver(std::ptr::null_mut(), endpoint, tag, (&mut value, &mut tray)) }
         };
-        assert_eq!(send(0x41), Ok(()));
+        assert_eq!((send(0x41), send(0x41)), (Ok(()), Ok(())), "one behind the other");
         assert_eq!(send(0x42), Err(NoReceiver { tag: 0x42 }));
         assert_eq!(send(255), Err(NoReceiver { tag: 255 }));
-        assert_eq!(value, 1 + 0x41);
+        assert_eq!(u64::from_ne_bytes(value), 1 + 2 * 0x41);
     }
 }
