@@ -108,9 +108,10 @@ impl Drop for Intruder {
     }
 }
 
-fn start(folder: &Folder, cma: &str) -> Child {
+fn start(folder: &Folder, (cma, memory): (&str, &str)) -> Child {
     let mut command = Child::command(program(), "sloppy");
-    command.env("SOFTIB_DIR", folder.path()).env("SOFTIB_CMA", cma).env("RUST_LOG", "off");
+    command.env("SOFTIB_DIR", folder.path()).env("SOFTIB_CMA", cma);
+    command.env("TEST_MEMORY", memory).env("RUST_LOG", "off");
     Child::spawn(command.stderr(Stdio::piped()))
 }
 
@@ -123,11 +124,11 @@ fn introduce(players: &mut [Child; 2], random: &mut Random) {
     }
 }
 
-fn corrupt(name: &str, cma: &str, strike: fn(&Intruder, &mut Random)) {
+fn corrupt(name: &str, way: (&str, &str), strike: fn(&Intruder, &mut Random)) {
     let folder = Folder::new(name);
     let mut random = Random::from_environment();
     for round in 0..rounds("SOFTIB_HOSTILE_ROUNDS", 50) {
-        let mut players = [start(&folder, cma), start(&folder, cma)];
+        let mut players = [start(&folder, way), start(&folder, way)];
         players.iter_mut().for_each(|player| assert_eq!(player.hear(), [0]));
         let segments: Vec<Intruder> = folder.files().iter().map(|path| Intruder::map(path)).collect();
         assert_eq!(segments.len(), 2, "round {round}");
@@ -151,18 +152,24 @@ fn corrupt(name: &str, cma: &str, strike: fn(&Intruder, &mut Random)) {
 
 #[test]
 fn corrupt_segments_crash_nobody_and_every_request_ends() {
-    corrupt("hostile-cma", "1", Intruder::strike);
+    corrupt("hostile-cma", ("1", "private"), Intruder::strike);
 }
 
 #[test]
 fn corrupt_segments_crash_nobody_and_every_request_ends_through_the_rings() {
-    corrupt("hostile-rings", "0", Intruder::strike);
+    corrupt("hostile-rings", ("0", "private"), Intruder::strike);
+}
+
+/// Where the memory of both is files, which peers map.
+#[test]
+fn corrupt_segments_crash_nobody_and_every_request_ends_in_memory_that_peers_map() {
+    corrupt("hostile-files", ("1", "file"), Intruder::strike);
 }
 
 /// A peer that copies by process_vm_writev used to write where the damaged entry said.
 #[test]
 fn regions_whose_place_was_damaged_in_the_table_are_written_nowhere_else() {
-    corrupt("hostile-places", "1", Intruder::misplace);
+    corrupt("hostile-places", ("1", "private"), Intruder::misplace);
 }
 
 /// A process that can write to our segment can't make us write elsewhere in our own memory.
@@ -209,7 +216,7 @@ fn a_write_with_immediate_of_a_wrong_length_completes_the_receive_that_it_took_w
 fn a_segment_that_is_cut_short_is_as_good_as_dead() {
     for len in [0, 4096, RING_TABLE + 256, HEAP + 4096, RING_DATA + 100] {
         let folder = Folder::new(&format!("cut-{len}"));
-        let mut players = [start(&folder, "1"), start(&folder, "1")];
+        let mut players = [start(&folder, ("1", "private")), start(&folder, ("1", "private"))];
         players.iter_mut().for_each(|player| assert_eq!(player.hear(), [0]));
         introduce(&mut players, &mut Random(len as u64));
         for path in folder.files() {
@@ -280,7 +287,7 @@ fn another_user_cannot_attach() {
     }
     let folder = Folder::new("stranger");
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o1777)).unwrap();
-    let mut owner = start(&folder, "1");
+    let mut owner = start(&folder, ("1", "private"));
     owner.hear();
     owner.tell(&[sloppy::PREPARE, 1]);
     let dest = owner.hear()[0].to_string();

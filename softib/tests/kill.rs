@@ -36,7 +36,7 @@ fn child_main() {
 
 struct Referee {
     folder: Folder,
-    cma: &'static str,
+    way: Way,
     random: Random,
     players: [Child; 2],
 }
@@ -50,15 +50,19 @@ enum Moment {
     Playing,
 }
 
-fn start(folder: &Folder, cma: &str) -> Child {
-    Child::start_with("player", &[("SOFTIB_DIR", folder.path()), ("SOFTIB_CMA", cma)])
+/// What SOFTIB_CMA is, and the players' memory.
+type Way = (&'static str, &'static str);
+
+fn start(folder: &Folder, (cma, memory): Way) -> Child {
+    let env = [("SOFTIB_DIR", folder.path()), ("SOFTIB_CMA", cma), ("TEST_MEMORY", memory)];
+    Child::start_with("player", &env)
 }
 
 impl Referee {
-    fn new(name: &str, cma: &'static str) -> Referee {
+    fn new(name: &str, way: Way) -> Referee {
         let folder = Folder::new(name);
-        let players = [start(&folder, cma), start(&folder, cma)];
-        Referee { folder, cma, random: Random::from_environment(), players }
+        let players = [start(&folder, way), start(&folder, way)];
+        Referee { folder, way, random: Random::from_environment(), players }
     }
 
     /// One round; says when the victim was killed.
@@ -81,17 +85,18 @@ impl Referee {
                 self.introduce();
                 assert!(self.players.iter_mut().all(|player| player.hear() == [1]));
                 self.players.iter_mut().for_each(|player| player.tell(&[player::PLAY, u64::MAX]));
-                self.pause(8000);
+                // What peers map is looked at after a while.
+                self.pause(if self.way.1 == "file" { 100_000 } else { 8000 });
             }
         }
         self.players[victim].kill();
         self.hear_survivor(1 - victim, moment);
-        self.players[victim] = start(&self.folder, self.cma);
+        self.players[victim] = start(&self.folder, self.way);
         if moment == Moment::Opening {
             // The new one is killed while it starts.
             self.pause(6000);
             self.players[victim].kill();
-            self.players[victim] = start(&self.folder, self.cma);
+            self.players[victim] = start(&self.folder, self.way);
         }
         moment
     }
@@ -150,8 +155,8 @@ impl Referee {
     }
 }
 
-fn play_rounds(name: &str, cma: &'static str) {
-    let mut referee = Referee::new(name, cma);
+fn play_rounds(name: &str, way: Way) {
+    let mut referee = Referee::new(name, way);
     let rounds = rounds("SOFTIB_KILL_ROUNDS", 100);
     let mut playing = 0;
     for round in 0..rounds {
@@ -165,10 +170,16 @@ fn play_rounds(name: &str, cma: &'static str) {
 
 #[test]
 fn whoever_survives_a_kill_gets_errors_and_plays_on() {
-    play_rounds("kill-cma", "1");
+    play_rounds("kill-cma", ("1", "private"));
 }
 
 #[test]
 fn whoever_survives_a_kill_gets_errors_and_plays_on_through_the_rings() {
-    play_rounds("kill-rings", "0");
+    play_rounds("kill-rings", ("0", "private"));
+}
+
+/// Where the memory of both is files, which peers map.
+#[test]
+fn whoever_survives_a_kill_gets_errors_and_plays_on_with_memory_that_peers_map() {
+    play_rounds("kill-files", ("1", "file"));
 }

@@ -202,7 +202,7 @@ fn fence() {
     let fenced = |wr: &mut ibv_send_wr| wr.send_flags |= IBV_SEND_FENCE;
     assert_eq!(a.post(3, IBV_WR_SEND, &[near.sge(0, 1 << 20)], fenced), 0);
     assert_eq!((a.wait().wr_id, a.wait().wr_id, b.wait().byte_len), (2, 3, 1 << 20));
-    assert!(landing.data == far.data);
+    assert!(landing.data[..] == far.data[..]);
 }
 
 #[test]

@@ -9,8 +9,11 @@ use crate::objects::qp::Qp;
 use crate::objects::qp_state;
 use crate::objects::recvq::RecvQ;
 use crate::objects::world::World;
+use crate::shm::heap::{Extent, Heap};
+use crate::shm::segment::Segment;
 use rdma_sys::*;
 use std::ffi::c_int;
+use std::time::Instant;
 
 /// `ibv_post_recv(3)`.
 pub unsafe extern "C" fn post_recv(
@@ -40,7 +43,7 @@ fn receive_short(qp: usize, wr: &ibv_recv_wr) -> Result<(), Errno> {
     if !qp_state::keeps_receives(qp.state) {
         return Err(Errno::INVAL);
     }
-    let rq = qp.rq.as_mut().ok_or(Errno::INVAL)?;
+    let rq = qp.rq.as_mut().filter(|rq| !rq.is_asked()).ok_or(Errno::INVAL)?;
     // SAFETY: the program passes num_sge elements at sg_list; it is one.
     let buffer = unsafe { load(wr.sg_list) };
     let fine = w.mrs.allows(&buffer, qp.pd as u32, true) && rq.post_short(wr.wr_id, buffer, w.mrs.withdrawn);
@@ -77,6 +80,7 @@ unsafe fn post_recv_list(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *mut *mut i
         if qp_state::keeps_receives(qp.state)
             && let Some(rq) = qp.rq.as_mut()
         {
+            answer(rq, (&w.segment, &mut w.heap, &mut w.retired));
             // SAFETY: the program passes a list of valid requests.
             unsafe { receive_plain(&w.mrs, rq, qp.pd as u32, &mut at) };
         }
@@ -113,6 +117,14 @@ unsafe fn receive_plain(mrs: &Mrs, rq: &mut RecvQ, pd: u32, at: &mut *mut ibv_re
             return;
         }
         *at = wr.next;
+    }
+}
+
+/// Tells initiators where the buffers are, if one asks; what is told no more is given back once no initiator can be in the middle of looking at it.
+#[inline]
+fn answer(rq: &mut RecvQ, (segment, heap, retired): (&Segment, &mut Heap, &mut Vec<(Instant, Extent)>)) {
+    if rq.is_asked() {
+        retired.extend(rq.tell(segment, heap).map(|extent| (timing::now(), extent)));
     }
 }
 
@@ -166,8 +178,9 @@ pub unsafe extern "C" fn post_srq_recv(
     let mut at = wr;
     let result = guard(|| {
         let mut state = engine()?.enter();
-        let World { srqs, mrs, .. } = &mut state.w;
+        let World { srqs, mrs, segment, heap, retired, .. } = &mut state.w;
         let srq = srqs.get_mut(srq_key(srq)).ok_or(Errno::INVAL)?;
+        answer(&mut srq.queue, (segment, heap, retired));
         // SAFETY: the program passes a list of valid requests.
         unsafe { receive_plain(mrs, &mut srq.queue, srq.pd as u32, &mut at) };
         while !at.is_null() {

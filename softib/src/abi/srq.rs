@@ -132,7 +132,7 @@ pub fn resize_srq(qps: &mut Qps, w: &mut World, key: usize, max_wr: u32) -> Resu
     let World { srqs, heap, segment, retired, .. } = w;
     let srq = srqs.get_mut(key).ok_or(Errno::INVAL)?;
     let old = srq.queue.resize(segment, heap, max_wr)?;
-    retired.push((timing::now(), old));
+    retired.extend(old.extents().map(|extent| (timing::now(), extent)));
     for qp in qps.iter_mut().filter(|qp| qp.srq == Some(key)) {
         qp.publish(w);
     }
@@ -142,7 +142,7 @@ pub fn resize_srq(qps: &mut Qps, w: &mut World, key: usize, max_wr: u32) -> Resu
 
 /// Gives a receive queue's place in the segment back, once no initiator can be in the middle of looking at it.
 pub fn release_queue(w: &mut World, queue: &RecvQ) {
-    w.retired.push((timing::now(), queue.extent()));
+    w.retired.extend(queue.extents().map(|extent| (timing::now(), extent)));
 }
 
 /// Tells senders of the domain where an XRC SRQ is now.

@@ -15,6 +15,7 @@
 //! xrc      domains, handles of their queue pairs   arrival  an XRC message's way to an SRQ
 //! reply    answers to requests for memory          faults   a plan of faults, and one under way
 //! shared   memory that peers map                   mapped_files  files of peers' programs, mapped here
+//! filling  buffers of peers that we fill           fillers  peers that fill ours
 //! world    all of these but queue pairs
 //! qp       queue pairs                             qp_state the state machine's attribute table (pure)
 //! ```
@@ -32,6 +33,10 @@ pub mod expected;
 pub mod extended;
 /// [`faults::plan::Plan`].
 pub mod faults;
+/// Initiators that fill our receives.
+pub mod fillers;
+/// [`filling::Filling`].
+pub mod filling;
 /// [`grant::Grant`].
 pub mod grant;
 /// [`groups::Groups`].

@@ -4,6 +4,7 @@
 //! in it claimed. A connected queue pair holds a [`Link`]: which incarnation it talks to, a copy of the remote
 //! QP's public entry, and how many of its receives it has consumed.
 
+use super::filling::Filling;
 use super::mapped_files::MappedFiles;
 use crate::errno::Errno;
 use crate::fabric::pkeys_match;
@@ -366,6 +367,8 @@ pub struct Link {
     pub file: Option<Box<Mapped>>,
     /// The key that was looked up last and names nothing that can be mapped.
     pub apart: u32,
+    /// The buffers of its receives, as far as we fill them by our own hand.
+    pub filling: Filling,
     /// Answers that were not waited for and are still to come, and how many READs are fetched before the peer is asked for data again.
     pub owed: u32,
     pub unasked: u32,
@@ -403,6 +406,7 @@ impl Link {
             window: None,
             file: None,
             apart: 0,
+            filling: Filling::default(),
             owed: 0,
             unasked: 0,
             lateness: 0,
@@ -522,6 +526,7 @@ impl Link {
     /// Lets go of a file of the peer's program that we have written to, if the peer has it registered no more.
     pub fn sweep(&mut self) {
         self.file.take_if(|window| !window.row.holds());
+        self.filling.window.take_if(|window| !window.row.holds());
     }
 
     /// Whether the remote QP, which must be connected to `me` (QPN, incarnation), takes messages.
@@ -550,6 +555,7 @@ impl Link {
         let map = &peer.map;
         (self.sequence, self.is_short) = (None, false);
         (self.window, self.file, self.apart) = (None, None, 0);
+        self.filling = Filling::default();
         if !qptable::exists(map, self.index) {
             return false;
         }

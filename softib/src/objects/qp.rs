@@ -1,7 +1,9 @@
 //! Queue pairs: what they hold, and what their peers see of it. How they end is `datapath::ends`.
 
 use super::extended::QpC;
+use super::fillers;
 use super::peer::Link;
+use super::qp_state::is_receiving;
 use super::recvq::{Partial, RecvQ};
 use super::work::{Held, Queued, Wait, Work};
 use super::world::World;
@@ -323,7 +325,8 @@ impl Qp {
     }
 
     /// Takes a state on, and tells the program's struct and the peers.
-    pub fn set_state(&mut self, state: u32, w: &World) {
+    pub fn set_state(&mut self, state: u32, w: &mut World) {
+        let closes = is_receiving(self.state) && !is_receiving(state);
         self.state = state;
         self.direct = state == IBV_QPS_RTS && w.is_plain() && self.stream == Stream::Free;
         self.short = self.direct && self.kind == IBV_QPT_RC;
@@ -332,6 +335,9 @@ impl Qp {
         // SAFETY: our own C struct, alive as long as self; programs only read `state`.
         unsafe { (*self.pointer()).state = state };
         self.publish(w);
+        if closes {
+            fillers::wait(&w.segment.map, &mut w.peers, (self.index, self.generation));
+        }
     }
 
     /// The messages that come to a connected queue pair all the time; none while it takes none, or when their arrival changes its state.
@@ -356,7 +362,7 @@ impl Qp {
     #[cold]
     pub fn takes_in(&self, head: &Head) -> bool {
         let acknowledged =
-            [op::SEND, op::SEND_INV, op::WRITE_IMM, op::DATAGRAM, op::TOO_LONG, op::BAD_RECEIVE];
+            [op::SEND, op::SEND_INV, op::WRITE_IMM, op::FILLED, op::DATAGRAM, op::TOO_LONG, op::BAD_RECEIVE];
         let takes = self.ending.as_ref().is_some_and(|ending| ending.takes);
         takes && (acknowledged.contains(&head.op) || head.op == op::RESPONSE)
     }

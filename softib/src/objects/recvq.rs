@@ -5,6 +5,7 @@
 //! ring of slots comes round: the claim then moves to `displaced` and the slot is used again.
 
 use crate::errno::Errno;
+use crate::shm::buffers::{Buffer, Buffers, LEAST};
 use crate::shm::heap::{Extent, Heap};
 use crate::shm::rq::{self, Place, Shape};
 use crate::shm::segment::Segment;
@@ -110,6 +111,9 @@ impl Posting<'_> {
             return false;
         }
         *slot = Slot { wr_id, one, pos, sges: 1, live: true, bad: false, vouched: true };
+        if one.length >= LEAST {
+            self.queue.write_down(pos, &one);
+        }
         match self.queue.shared {
             true => self.queue.place.post_shared(pos, one.length),
             false => self.queue.place.prepare(pos, one.length),
@@ -156,6 +160,8 @@ pub struct RecvQ {
     vouched_from: u32,
     /// Those that have been used: at most as many as the queue has places.
     slots: Vec<Slot>,
+    /// What initiators are told of the buffers, once one has asked, and where that is.
+    told: Option<(Buffers, Extent)>,
     /// `max_sge` places for each slot, if that is more than one.
     lists: Box<[ibv_sge]>,
     displaced: HashMap<u32, (Taken, usize)>,
@@ -189,14 +195,48 @@ impl RecvQ {
             withdrawn: 0,
             vouched_from: 0,
             slots: Vec::new(),
+            told: None,
             lists: vec![ibv_sge::default(); listed as usize].into_boxed_slice(),
             displaced: HashMap::new(),
         })
     }
 
     /// Where the queue was, so that its space can be released.
-    pub fn extent(&self) -> Extent {
-        self.extent
+    pub fn extents(&self) -> impl Iterator<Item = Extent> {
+        let told = self.told.as_ref().map(|(_, extent)| *extent);
+        [self.extent].into_iter().chain(told)
+    }
+
+    /// An initiator asks where the buffers are, or does not want to know any more, and is to be [told](Self::tell).
+    #[inline(always)]
+    pub fn is_asked(&self) -> bool {
+        self.place.is_asked()
+    }
+
+    /// Tells initiators where the buffers of receives are that are posted from now on, if there is room for that in the segment; or what was told, as nobody
+    /// wants to know any more, comes back.
+    #[cold]
+    pub fn tell(&mut self, segment: &Segment, heap: &mut Heap) -> Option<Extent> {
+        if self.place.takes_decline() {
+            return self.told.take().map(|(_, extent)| extent);
+        }
+        if self.told.is_none() {
+            self.told = open_told(segment, heap, self.place.size);
+        }
+        if let Some((buffers, _)) = &self.told {
+            // Positions begin at 0 again where a queue pair has been reset.
+            (0..self.place.size).for_each(|pos| buffers.clear(pos));
+        }
+        self.place.tell(self.told.as_ref().map_or(0, |(_, extent)| extent.offset));
+        None
+    }
+
+    /// Writes the only buffer of a receive down for initiators that have asked.
+    #[inline]
+    fn write_down(&self, pos: u32, one: &ibv_sge) {
+        if let Some((buffers, _)) = &self.told {
+            buffers.put(pos, Buffer { addr: one.addr, lkey: one.lkey, len: one.length });
+        }
     }
 
     fn index(&self, pos: u32) -> usize {
@@ -403,10 +443,10 @@ impl RecvQ {
         back.into_iter().filter_map(|pos| self.take(pos)).collect()
     }
 
-    /// Moves a queue with many senders to a place of another size; returns the old one. EINVAL: more is posted.
+    /// Moves a queue with many senders to a place of another size; returns what was the old one. EINVAL: more is posted.
     ///
     /// Positions go on counting, so that what was claimed in the old place is still delivered.
-    pub fn resize(&mut self, segment: &Segment, heap: &mut Heap, max_wr: u32) -> Result<Extent, Errno> {
+    pub fn resize(&mut self, segment: &Segment, heap: &mut Heap, max_wr: u32) -> Result<RecvQ, Errno> {
         if max_wr < self.outstanding {
             return Err(Errno::INVAL);
         }
@@ -431,7 +471,7 @@ impl RecvQ {
         }
         new.outstanding = new.displaced.len() as u32;
         free.into_iter().for_each(|taken| new.repost(taken));
-        Ok(std::mem::replace(self, new).extent)
+        Ok(std::mem::replace(self, new))
     }
 
     /// Forgets everything, as a QP does on its way to RESET.
@@ -440,6 +480,19 @@ impl RecvQ {
         self.slots.clear();
         self.displaced.clear();
         (self.tail, self.head, self.outstanding) = (0, 0, 0);
+    }
+}
+
+/// Maps a place in our segment for what initiators are told of the buffers of so many receives, and takes its space. None: there is none.
+fn open_told(segment: &Segment, heap: &mut Heap, size: u32) -> Option<(Buffers, Extent)> {
+    let extent = heap.alloc(Buffers::bytes(size))?;
+    let taken = take_space(&segment.file, extent.offset, extent.len, "where the buffers of receives are");
+    match taken.and_then(|()| segment.heaps.memory(extent.offset, extent.len)) {
+        Ok(Some((map, within))) => Some((Buffers::new(map, within, size), extent)),
+        Ok(None) | Err(_) => {
+            heap.release(extent);
+            None
+        }
     }
 }
 

@@ -49,6 +49,8 @@ pub struct Stats {
     pub rdma_late: u64,
     /// Messages that the program was given where they lay in a ring.
     pub placed: u64,
+    /// SENDs whose data we have placed in buffers of the peer that are mapped here.
+    pub filled: u64,
 }
 
 /// So many polls may find completions that wait, and look at no ring: a program that always has some to poll is still to answer others.

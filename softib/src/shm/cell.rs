@@ -54,6 +54,8 @@ pub mod op {
     pub const DATAGRAM: u8 = 16;
     /// As WRITE, of data that the initiator can place itself: where it is not granted, or no more, the answer is [`super::NOT_SENT`].
     pub const GIVE: u8 = 17;
+    /// SEND whose data its initiator has placed in the posted buffer by its own hand: the payload is its length.
+    pub const FILLED: u8 = 18;
     /// Added to the operations of messages that go through a domain's receive queue pair.
     pub const XRC: u8 = 0x80;
 }
@@ -145,7 +147,7 @@ impl Head {
         const WHOLE: u8 = flag::FIRST | flag::LAST;
         match self.op & !op::XRC {
             op::SEND => self.flags & WHOLE == WHOLE,
-            op::WRITE_IMM | op::ASK | op::GIVE => true,
+            op::WRITE_IMM | op::FILLED | op::ASK | op::GIVE => true,
             _ => false,
         }
     }

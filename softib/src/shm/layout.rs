@@ -23,7 +23,7 @@
 /// First word of a process's segment; stored last when the header is filled.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"softib\x00\x01");
 /// Bumped with every change of anything in this file, in cells, or in the meaning of a word.
-pub const VERSION: u32 = 26;
+pub const VERSION: u32 = 27;
 
 /// Number of segments of one user: the upper bits of a QPN.
 pub const SLOTS: usize = 4096;
@@ -138,6 +138,8 @@ pub const R_WITHDRAWN: usize = 28;
 pub const R_ANSWERING: usize = 32;
 /// The last of the sender's GIVEs that we have placed, or 0.
 pub const R_GIVEN: usize = 36;
+/// The queue pair whose posted receives the sender fills by its own hand ([`super::ring::filled`]), or 0.
+pub const R_FILLS: usize = 40;
 
 /// Multicast groups that queue pairs listen to (`super::groups`).
 pub const GROUP_TABLE: usize = 0xa000;

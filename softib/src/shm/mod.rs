@@ -16,6 +16,7 @@
 //! pace      how a peer is to write long data into a ring
 //! placed    the message that the program reads where it lies in a ring
 //! rq        receive queues that the initiator consumes with its own hand
+//! buffers   where the buffers of posted receives are, for an initiator that fills them
 //! qptable   what a peer may know of a queue pair
 //! groups    which queue pairs listen to which multicast groups
 //! mrtable   what a peer may know of a memory region
@@ -39,6 +40,8 @@
 
 /// Memory of another process and its file.
 pub mod backing;
+/// The buffers of posted receives.
+pub mod buffers;
 /// A port's card.
 pub mod card;
 /// A cell's head and parts.

@@ -23,7 +23,7 @@ const QPN: usize = 40;
 const SHARED: usize = 44;
 const SEAL: usize = 48;
 
-/// Any odd number makes each step of [`Exposed::seal`] reversible; this one (2^64 over the golden ratio) spreads bits well.
+/// Any odd number makes each step of [`checksum`] reversible; this one (2^64 over the golden ratio) spreads bits well.
 const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 /// So that an entry of zeroes does not have the checksum zero.
 const SEED: u64 = 0x736f_6674_6962_6d72;
@@ -85,7 +85,7 @@ impl Exposed {
             base,
             u64::from(shared),
         ];
-        words.iter().fold(SEED, |sum, word| (sum ^ word).wrapping_mul(ODD).rotate_left(29))
+        checksum(&words)
     }
 
     /// Where, in the owner's memory, the byte is that requests call `addr`.
@@ -93,6 +93,12 @@ impl Exposed {
     pub fn place(&self, addr: u64) -> u64 {
         addr.wrapping_sub(self.region.addr).wrapping_add(self.base)
     }
+}
+
+/// A checksum of words: a change of any one of them changes it.
+#[inline]
+pub fn checksum(words: &[u64]) -> u64 {
+    words.iter().fold(SEED, |sum, word| (sum ^ word).wrapping_mul(ODD).rotate_left(29))
 }
 
 /// The row that a key names; its low byte changes with every use of the row.

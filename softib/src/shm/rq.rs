@@ -2,6 +2,8 @@
 //!
 //! ```text
 //!   +0     posted   u32, written by the target (queues with one sender)
+//!   +4     asked    u32: what is known of the receives' buffers (`super::buffers`), or is asked for
+//!   +8     told     u32: where in the segment that is
 //!   +64    head     u32, next position to claim (queues with many senders)
 //!   +128   lens     u32 each (queues with one sender): bytes that fit, upper bit: a bad work request
 //!   +128   entries  16 bytes each (queues with many senders): position:32 owner:16 state:16 | length, as above:32 | 0:32
@@ -24,7 +26,18 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 pub use super::claims::Claim;
 
+const ASKED: usize = 4;
+const TOLD: usize = 8;
 const HEAD: usize = 64;
+
+/// An initiator asks where the buffers are. What the target has to do something about is odd.
+const ASKS: u32 = 1;
+/// It has been told, or can't be.
+const ANSWERED: u32 = 2;
+/// It does not want to know any more.
+const DECLINES: u32 = 3;
+/// The target knows that.
+const OVER: u32 = 4;
 const LENS: usize = 128;
 
 /// Upper bit of a length: the target found the work request invalid.
@@ -132,6 +145,54 @@ impl Place {
         unsafe { self.at.cast::<AtomicU32>().as_ref() }
     }
 
+    #[inline(always)]
+    fn asked(&self) -> &AtomicU32 {
+        // SAFETY: the second word of the place, which is 64-byte aligned; atomics tolerate other processes.
+        unsafe { self.at.add(ASKED).cast::<AtomicU32>().as_ref() }
+    }
+
+    fn told(&self) -> &AtomicU32 {
+        // SAFETY: the third word of the place, which is 64-byte aligned; atomics tolerate other processes.
+        unsafe { self.at.add(TOLD).cast::<AtomicU32>().as_ref() }
+    }
+
+    /// An initiator asks where the buffers of receives are, and has not been [told](Self::tell), or does not want to know any more (target).
+    #[inline(always)]
+    pub fn is_asked(&self) -> bool {
+        self.asked().load(Ordering::Relaxed) & 1 != 0
+    }
+
+    /// Entries of receives that are posted from now on are at this place of the segment; 0: there are none (target).
+    pub fn tell(&self, offset: usize) {
+        self.told().store(u32::try_from(offset).unwrap_or(0), Ordering::Relaxed);
+        self.asked().store(ANSWERED, Ordering::Release);
+    }
+
+    /// No initiator wants to know any more; this is said once (target).
+    pub fn takes_decline(&self) -> bool {
+        let word = self.asked();
+        word.compare_exchange(DECLINES, OVER, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    /// Asks where the buffers of receives are (initiator).
+    pub fn ask(&self) {
+        // Another one may have asked before.
+        let _ = self.asked().compare_exchange(0, ASKS, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Where in the segment the target says that their entries are, if it has answered; 0: there are none (initiator).
+    pub fn answer(&self) -> Option<usize> {
+        let has_answered = self.asked().load(Ordering::Acquire) == ANSWERED;
+        has_answered.then(|| self.told().load(Ordering::Relaxed) as usize)
+    }
+
+    /// Wants to know no more; of a queue with many senders another one may (initiator).
+    pub fn decline(&self) {
+        if !self.shared {
+            self.asked().store(DECLINES, Ordering::Relaxed);
+        }
+    }
+
     /// The length word of position `pos` (queues with one sender).
     #[inline(always)]
     fn length(&self, pos: u32) -> &AtomicU32 {
@@ -159,6 +220,7 @@ impl Place {
             (0..self.size).for_each(|pos| entries.at(pos).slot.store(0, Ordering::Relaxed));
             entries.head.store(0, Ordering::Relaxed);
         }
+        self.asked().store(0, Ordering::Relaxed);
         self.count().store(0, Ordering::Release);
     }
 

@@ -6,9 +6,13 @@
 #![allow(dead_code, missing_debug_implementations, clippy::wrong_self_convention)]
 
 use rdma_sys::*;
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::mem::ManuallyDrop;
+use std::ops::{Deref, DerefMut};
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::process::{Child as Process, ChildStdin, ChildStdout, Command, Stdio};
-use std::ptr::null_mut;
+use std::ptr::{null_mut, slice_from_raw_parts_mut};
 use std::time::{Duration, Instant};
 
 /// Long enough for a loaded machine; a test that needs it has failed.
@@ -95,15 +99,57 @@ impl Dev {
 
 pub const ALL_ACCESS: u32 = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
 
+/// Memory of a test: private, or, with TEST_MEMORY=file, a shared mapping of a file.
+pub struct Memory {
+    bytes: ManuallyDrop<Box<[u8]>>,
+    /// Peers map it by this descriptor.
+    file: Option<File>,
+}
+
+impl Memory {
+    pub fn new(len: usize) -> Memory {
+        let is_file = std::env::var("TEST_MEMORY").is_ok_and(|memory| memory == "file");
+        let file = is_file.then(|| memory_file(len));
+        let bytes = match &file {
+            Some(file) => unsafe { Box::from_raw(slice_from_raw_parts_mut(mapped(file, len), len)) },
+            None => vec![0u8; len].into_boxed_slice(),
+        };
+        Memory { bytes: ManuallyDrop::new(bytes), file }
+    }
+}
+
+impl Deref for Memory {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl DerefMut for Memory {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        match self.file {
+            Some(_) => assert_eq!(unsafe { libc::munmap(self.as_mut_ptr().cast(), self.len()) }, 0),
+            None => unsafe { ManuallyDrop::drop(&mut self.bytes) },
+        }
+    }
+}
+
 /// Registered memory.
 pub struct Buf {
-    pub data: Box<[u8]>,
+    pub data: Memory,
     pub mr: *mut ibv_mr,
 }
 
 impl Buf {
     pub fn new(dev: &Dev, len: usize, access: u32) -> Buf {
-        let mut data = vec![0u8; len].into_boxed_slice();
+        let mut data = Memory::new(len);
         let mr = unsafe { (table().reg_mr)(dev.pd, data.as_mut_ptr().cast(), len, access as i32) };
         assert!(!mr.is_null());
         Buf { data, mr }
@@ -134,6 +180,21 @@ impl Drop for Buf {
     fn drop(&mut self) {
         self.dereg();
     }
+}
+
+/// A file of so many bytes without a name.
+pub fn memory_file(len: usize) -> File {
+    let file = unsafe { File::from_raw_fd(libc::memfd_create(c"softib-test".as_ptr(), 0)) };
+    file.set_len(len as u64).unwrap();
+    file
+}
+
+/// A shared mapping of so many bytes of a file.
+pub fn mapped(file: &File, len: usize) -> *mut u8 {
+    let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+    let at = unsafe { libc::mmap(null_mut(), len, rights, flags, file.as_raw_fd(), 0) };
+    assert_ne!(at, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
+    at.cast()
 }
 
 /// A seeded sequence of numbers (splitmix64).

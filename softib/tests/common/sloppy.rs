@@ -48,7 +48,7 @@ struct Session<'a> {
     cq: *mut ibv_cq,
     srq: *mut ibv_srq,
     ah: *mut ibv_ah,
-    data: Box<[u8]>,
+    data: Memory,
     mr: *mut ibv_mr,
     /// RC, RC with a shared receive queue, UC, UD.
     qps: [Qp; 4],
@@ -60,7 +60,8 @@ struct Session<'a> {
 
 impl<'a> Session<'a> {
     fn new(dev: &'a Dev, seed: u64) -> Session<'a> {
-        let mut data = vec![UNTOUCHED; LEN + 2 * MARGIN].into_boxed_slice();
+        let mut data = Memory::new(LEN + 2 * MARGIN);
+        data.fill(UNTOUCHED);
         let start = data[MARGIN..].as_mut_ptr();
         let mr = unsafe { (table().reg_mr)(dev.pd, start.cast(), LEN, ATOMIC as i32) };
         assert!(!mr.is_null());

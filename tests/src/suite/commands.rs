@@ -66,6 +66,8 @@ const IN_FILES: &[&str] = &[
     "ib_write_bw -d softib0 -n 500 -b",
     "ib_read_bw -d softib0 -n 500 -b",
     "ib_atomic_lat -d softib0 -n 500 -A FETCH_AND_ADD",
+    "ib_send_lat -d softib0 -n 2000 -s 16384",
+    "ib_send_bw -d softib0 -n 500 -b",
 ];
 
 /// A program of perftest, the connection types it offers, and what is varied about it.

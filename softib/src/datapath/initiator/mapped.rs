@@ -83,29 +83,47 @@ fn exposed_to_us(link: &Link, peer: &Peer, rkey: u32) -> Option<Exposed> {
 
 /// Where a region of the peer is mapped. None: it is not, or, of a file, it has not been used often enough to look.
 fn mapping_of(link: &mut Link, peer: &mut Peer, exposed: &Exposed) -> Option<(Arc<Map>, usize)> {
+    match memory_of(peer, exposed) {
+        Memory::Mapped(map, within) => return Some((map, within)),
+        Memory::Apart => link.apart = exposed.region.key,
+        Memory::Unknown => {}
+    }
+    None
+}
+
+/// What the memory of a region of a peer is.
+#[derive(Debug)]
+pub enum Memory {
+    /// It is mapped here, from this place on.
+    Mapped(Arc<Map>, usize),
+    /// It is private, or can't be mapped.
+    Apart,
+    /// It has not been used often enough to look, or its owner says what can't be.
+    Unknown,
+}
+
+/// The same of a region.
+pub fn memory_of(peer: &mut Peer, exposed: &Exposed) -> Memory {
     if exposed.shared != 0 {
-        let (map, within) = peer.memory(exposed.shared as usize, exposed.region.len.try_into().ok()?)?;
-        return Some((map.clone(), within));
+        let len = exposed.region.len.try_into().ok();
+        let place = len.and_then(|len| peer.memory(exposed.shared as usize, len));
+        return place.map_or(Memory::Unknown, |(map, within)| Memory::Mapped(map.clone(), within));
     }
     match peer.files.note(exposed, timing::now) {
-        Use::Mapped(map, within) => Some((map.clone(), within)),
-        Use::Look => {
-            look(peer, exposed);
-            None
-        }
-        Use::Apart => {
-            link.apart = exposed.region.key;
-            None
-        }
-        Use::Seldom => None,
+        Use::Mapped(map, within) => return Memory::Mapped(map.clone(), within),
+        Use::Apart => return Memory::Apart,
+        Use::Look => look(peer, exposed),
+        Use::Seldom => {}
     }
+    Memory::Unknown
 }
 
 /// Looks whether a region that is used often is of a file that can be mapped.
 #[cold]
 fn look(peer: &mut Peer, exposed: &Exposed) {
     let (region, began) = (&exposed.region, timing::now());
-    let is_writable = region.access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) != 0;
+    // What peers may write to, its owner may, too (ibv_reg_mr(3)).
+    let is_writable = region.access & IBV_ACCESS_LOCAL_WRITE != 0;
     // What is registered on demand follows the mappings of the program.
     let may_be = may_reach(peer) && region.len != 0 && region.access & IBV_ACCESS_ON_DEMAND == 0;
     let is_it = may_be && (probe(peer) || has_locked(peer.pid, &peer.file));

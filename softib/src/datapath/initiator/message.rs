@@ -1,5 +1,6 @@
 //! Messages: consume the peer's receive, put the payload into the ring.
 
+use super::filling::{fill, is_long};
 use super::path::{Path, Way};
 use super::transit::{Claimed, solicited};
 use crate::datapath::pieces::{next_piece, whole};
@@ -45,7 +46,35 @@ impl<P: Path> Way<'_, P> {
                 }
             }
         }
+        if work.sent == 0 && is_long(work.len) && self.fill(work, sges) {
+            return self.confirm(work);
+        }
         self.push_fragments(work, sges, whole)
+    }
+
+    /// Places a message in the receive that it has consumed, by our own hand, and says so. False: it goes through the ring.
+    fn fill(&mut self, work: &Work, sges: &[ibv_sge]) -> bool {
+        let at = (work.receive.unwrap_or_default(), work.len);
+        // Who takes the window of a SEND with invalidation away does so as the message comes.
+        if P::SHARED || work.opcode == IBV_WR_SEND_WITH_INV || !fill(self.link, self.peer, at, sges) {
+            return false;
+        }
+        let imm = if work.opcode == IBV_WR_SEND_WITH_IMM { flag::IMM } else { 0 };
+        self.tell(
+            Head { flags: imm | solicited(work), imm: work.imm, pos: at.0, ..self.head(op::FILLED) },
+            work.len,
+        );
+        self.stats.filled += 1;
+        true
+    }
+
+    /// Puts a cell into the ring that says how many bytes are where they belong.
+    fn tell(&mut self, head: Head, len: u32) {
+        let bytes = len.to_ne_bytes();
+        // SAFETY: push hands out room for head.len bytes, which is 4.
+        self.push(Head { len: 4, ..head }, |to| unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, 4)
+        });
     }
 
     /// Puts as much of a message into the ring as there is room for; up to `whole` bytes go in one piece.
@@ -95,10 +124,7 @@ impl<P: Path> Way<'_, P> {
         };
         let flags = flag::IMM | solicited(work);
         // The receiver completes with the number of bytes written; they are not in the ring.
-        let head = Head { flags, len: 4, imm: work.imm, pos, ..self.head(op) };
-        let bytes = work.len.to_ne_bytes();
-        // SAFETY: push hands out room for head.len bytes, which is 4.
-        self.push(head, |to| unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, 4) });
+        self.tell(Head { flags, imm: work.imm, pos, ..self.head(op) }, work.len);
         if status == IBV_WC_SUCCESS { self.confirm(work) } else { Step::Done(status) }
     }
 }

@@ -27,7 +27,7 @@
 //! direct     memory by our own hand               ring       requests for memory through a ring
 //! answer     what comes back of those                short_rdma the short way of READs, atomics, and WRITEs that are given
 //! mapped     memory that the peer shares with us     short_write  the short way of a WRITE to it
-//! ahead      READs and given WRITEs under way behind another one
+//! ahead      READs and given WRITEs under way behind another one      filling    SENDs into posted buffers that are mapped here
 //! ```
 
 mod ahead;
@@ -36,6 +36,7 @@ mod attempt;
 mod datagram;
 mod direct;
 mod fates;
+mod filling;
 mod finish;
 mod mapped;
 mod message;

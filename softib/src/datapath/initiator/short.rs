@@ -1,5 +1,6 @@
 //! The short way of a SEND: one cell, straight into the ring, its completion straight into the queue.
 
+use super::filling::{fill as fill_posted, is_long};
 use super::queue::enqueue;
 use super::transit::outcome;
 use crate::datapath::pieces::{WHOLE, WHOLE_PLACED, rung, whole};
@@ -59,7 +60,7 @@ pub fn send_short<const INLINE: bool>(
         return Short::Other;
     }
     // What is in one piece and fits a cell is shorter most often.
-    if !(INLINE && sges.len() == 1) && len >= LONG {
+    if !(INLINE && sges.len() == 1) && len >= LONG && !(is_long(len) && link.filling.goes_on()) {
         peer.ring.expect_payload(len);
     }
     // Of a shared queue's receives none is read ahead, and of a queue with one sender none can be claimed.
@@ -71,6 +72,12 @@ pub fn send_short<const INLINE: bool>(
     let flags = short_flags(wr);
     let head = Head { op: op::SEND, flags, dst: link.dst, src_qpn: qp.num, len, imm: 0, pos };
     let watched = match sges {
+        _ if !INLINE && is_long(len) && fill_posted(link, peer, (pos, len), sges) => {
+            w.stats.filled += 1;
+            let bytes = len.to_ne_bytes();
+            // SAFETY: four bytes, which fit a cell.
+            unsafe { peer.ring.send_inline(Head { op: op::FILLED, len: 4, ..head }, bytes.as_ptr()) }
+        }
         // SAFETY: the caller of post_send vouches for its buffer until the completion (checked against its MR unless inline); its length
         // has been compared.
         [one] if INLINE => unsafe { peer.ring.send_inline(head, one.addr as *const u8) },

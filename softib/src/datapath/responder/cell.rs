@@ -5,7 +5,7 @@
 //! shared queue is posted again.
 
 use super::placing::From;
-use super::receive::{broken_receive, repost, send, write_imm};
+use super::receive::{broken_receive, filled, repost, send, write_imm};
 use super::{datagram, rdma, window, xrc};
 use crate::datapath::initiator::{answered, response_arrived};
 use crate::objects::events::Subject;
@@ -77,7 +77,7 @@ fn stray(qps: &mut Qps, w: &mut World, from: From, found: &Found) {
 fn consumed_a_receive(head: &Head) -> bool {
     match head.op {
         op::SEND | op::SEND_INV => head.flags & flag::FIRST != 0,
-        op::DATAGRAM | op::WRITE_IMM | op::TOO_LONG | op::BAD_RECEIVE => true,
+        op::DATAGRAM | op::WRITE_IMM | op::FILLED | op::TOO_LONG | op::BAD_RECEIVE => true,
         _ => false,
     }
 }
@@ -87,6 +87,7 @@ fn rare(qp: &mut Qp, w: &mut World, found: &Found) {
     let head = &found.head;
     match head.op {
         op::WRITE_IMM => write_imm(qp, w, found),
+        op::FILLED => filled(qp, w, found),
         op::TOO_LONG if matches!(qp.kind, IBV_QPT_UD | IBV_QPT_UC) => repost(qp, w, head.pos),
         op::TOO_LONG => broken_receive(qp, w, head.pos, IBV_WC_LOC_LEN_ERR),
         op::BAD_RECEIVE => broken_receive(qp, w, head.pos, IBV_WC_LOC_PROT_ERR),

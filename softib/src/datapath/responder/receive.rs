@@ -97,15 +97,33 @@ pub fn complete_from<R: Receiver>(to: &R, w: &mut World, wc: (u64, u32, u32), he
     });
 }
 
+/// A SEND whose data its initiator has placed: the receive completes with the number of bytes that are there. What that says is not believed where
+/// the receive is not one that such data goes into.
+pub fn filled<R: Receiver>(to: &mut R, w: &mut World, found: &Found) {
+    let Some(taken) = take(to, w, found.head.pos) else { return to.nonsense(w) };
+    let len = number_in(found).filter(|len| !taken.bad && u64::from(*len) <= taken.capacity());
+    match len {
+        Some(len) if taken.sges.len() == 1 => complete(to, w, (taken.wr_id, IBV_WC_RECV, len), &found.head),
+        _ => {
+            w.complete_receive_error(to.completes(), taken.wr_id, IBV_WC_LOC_PROT_ERR);
+            to.nonsense(w);
+        }
+    }
+}
+
+/// The number that is all of a payload.
+fn number_in(found: &Found) -> Option<u32> {
+    // SAFETY: the payload has head.len bytes, which is 4 (checked first); no alignment is assumed.
+    (found.head.len == 4).then(|| unsafe { found.payload.cast::<u32>().read_unaligned() })
+}
+
 /// An RDMA WRITE with immediate: the receive completes with the number of bytes that were written.
 pub fn write_imm<R: Receiver>(to: &mut R, w: &mut World, found: &Found) {
     let Some(taken) = take(to, w, found.head.pos) else { return to.nonsense(w) };
-    if found.head.len != 4 {
+    let Some(written) = number_in(found) else {
         w.complete_receive_error(to.completes(), taken.wr_id, IBV_WC_LOC_PROT_ERR);
         return to.nonsense(w);
-    }
-    // SAFETY: the payload has head.len bytes, which is 4; no alignment is assumed.
-    let written = unsafe { found.payload.cast::<u32>().read_unaligned() };
+    };
     complete(to, w, (taken.wr_id, IBV_WC_RECV_RDMA_WITH_IMM, written), &found.head);
 }
 

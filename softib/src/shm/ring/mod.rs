@@ -130,6 +130,16 @@ pub fn is_fetching(map: &Map, slot: usize, incarnation: u64) -> bool {
     row.is_some_and(|row| map.u32(ring_entry(row) + R_HAZARD).load(Ordering::Relaxed) != 0)
 }
 
+/// What stands for the queue pair to which cells with this `dst` are addressed, in a sender's word about which one's receives it fills.
+pub fn filled(dst: u16) -> u32 {
+    u32::from(dst) | 1 << 31
+}
+
+/// The process that sends to us through ring `index` may be filling a posted receive of a queue pair ([`filled`]).
+pub fn is_filling(map: &Map, index: usize, filled: u32) -> bool {
+    keyed::is_used(map.u32(ring_entry(index) + R_FILLS), filled)
+}
+
 /// Frees a ring of ours that is no longer in use; it reads as empty when it is claimed again.
 pub fn free(map: &Map, file: &File, index: usize) {
     give_space(file, ring_data(index), RING_LEN);

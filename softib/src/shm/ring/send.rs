@@ -115,7 +115,7 @@ impl SendRing {
         data.u32(C_WATCHED).store(0, Ordering::Relaxed);
         data.u64(C_CONSUMED).store(0, Ordering::Relaxed);
         data.u32(C_MANNER).store(0, Ordering::Relaxed);
-        for word in [R_HAZARD, R_WITHDRAWN, R_ANSWERING, R_GIVEN] {
+        for word in [R_HAZARD, R_WITHDRAWN, R_ANSWERING, R_GIVEN, R_FILLS] {
             map.u32(at + word).store(0, Ordering::Relaxed);
         }
         map.u64(at + R_INCARNATION).store(me.1, Ordering::Relaxed);
@@ -510,6 +510,11 @@ impl SendRing {
     /// [`Self::hazard`], for those who write to it often.
     pub fn hazard_word(&self) -> Word {
         self.map.word(ring_entry(self.index) + R_HAZARD)
+    }
+
+    /// The word that says which of the receiver's queue pairs has receives that we are filling.
+    pub fn fills(&self) -> &AtomicU32 {
+        self.map.u32(ring_entry(self.index) + R_FILLS)
     }
 
     /// The word that says which of the receiver's memory regions we are working on.
