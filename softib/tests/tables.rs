@@ -6,7 +6,7 @@
 #![allow(clippy::unwrap_used)]
 
 use loom::sync::Arc;
-use loom::sync::atomic::{AtomicU32, Ordering};
+use loom::sync::atomic::{AtomicU32, Ordering, fence};
 use softib::shm::{keyed, seqlock};
 
 #[derive(Clone)]
@@ -118,6 +118,36 @@ fn an_owner_gives_memory_back_only_when_no_initiator_works_on_it() {
         // SAFETY: loom reports a read of the initiator at the same time.
         memory.with_mut(|at| unsafe { *at = 6 });
         initiator.join().unwrap();
+    });
+}
+
+/// A queue pair takes no more messages, and its program has the buffers of its receives again (`objects::fillers`).
+#[test]
+fn a_queue_pair_that_has_closed_gives_its_receives_back_only_when_nobody_fills_them() {
+    loom::model(|| {
+        let row = Entry::new(0);
+        let (fills, buffer) = (Arc::new(AtomicU32::new(0)), Arc::new(loom::cell::UnsafeCell::new(5)));
+        let initiator = {
+            let (row, fills, buffer) = (row.clone(), fills.clone(), buffer.clone());
+            loom::thread::spawn(move || {
+                keyed::begin(&*fills, 7);
+                if row.first.load(Ordering::Acquire) == 0 {
+                    // SAFETY: loom reports an access of the target at the same time.
+                    buffer.with_mut(|at| unsafe { *at = 6 });
+                }
+                keyed::end(&*fills);
+            })
+        };
+        seqlock::change(&*row.first, || row.store(1));
+        fence(Ordering::SeqCst);
+        while keyed::is_used(&*fills, 7) {
+            loom::thread::yield_now();
+        }
+        // SAFETY: loom reports an access of the initiator at the same time.
+        buffer.with_mut(|at| unsafe { *at = 8 });
+        initiator.join().unwrap();
+        // SAFETY: the other thread has ended.
+        assert_eq!(buffer.with(|at| unsafe { *at }), 8);
     });
 }
 
