@@ -120,6 +120,13 @@ impl Sender {
         Sender { buf, qp, child, peer, next: 0 }
     }
 
+    /// One that places its long messages in the receiver's buffers.
+    fn that_fills() -> Sender {
+        let mut sender = Sender::new(IBV_QPT_RC, true, false);
+        sender.warms_up();
+        sender
+    }
+
     fn asks(&mut self, words: &[u64]) -> Vec<u64> {
         self.child.tell(words);
         self.child.hear()
@@ -219,8 +226,7 @@ fn receives_in_pieces_and_too_short_ones_are_as_ever() {
 }
 
 fn sends_what_does_not_fit() {
-    let mut sender = Sender::new(IBV_QPT_RC, true, false);
-    sender.warms_up();
+    let mut sender = Sender::that_fills();
     let before = filled();
     for round in 0..4 * 128 {
         // All of them come round at each place of the queue.
@@ -236,8 +242,7 @@ fn sends_what_does_not_fit() {
 
 #[test]
 fn memory_that_is_registered_no_more_is_not_written_to() {
-    let mut sender = Sender::new(IBV_QPT_RC, true, false);
-    sender.warms_up();
+    let mut sender = Sender::that_fills();
     sender.has_posted(1, LEN);
     assert_eq!(sender.asks(&[3]), [0]);
     sender.sends(&[LEAST], 1, None);
@@ -252,8 +257,7 @@ fn a_file_that_is_cut_short_is_not_the_senders_end() {
 }
 
 fn cut_short() {
-    let mut sender = Sender::new(IBV_QPT_RC, true, false);
-    sender.warms_up();
+    let mut sender = Sender::that_fills();
     let n = sender.has_posted(1, LEN);
     sender.asks(&[4, n * LEN as u64]);
     let before = filled();
@@ -266,8 +270,7 @@ fn cut_short() {
 /// The receive has been consumed and the sender has its completion: a queue pair that ends then has the message all the same.
 #[test]
 fn what_has_been_acknowledged_is_delivered() {
-    let mut sender = Sender::new(IBV_QPT_RC, true, false);
-    sender.warms_up();
+    let mut sender = Sender::that_fills();
     for _ in 0..2 {
         sender.has_posted(1, LEN);
     }

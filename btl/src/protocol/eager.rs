@@ -160,21 +160,20 @@ impl Expected {
     /// The trailer of the message. `None`: it has not landed, one before it has not come yet, or it is [refused](Self::check).
     #[inline(always)] // with every message
     pub const fn of(self, word: u64) -> Option<Trailer> {
-        if word >> 24 == self.lap | self.number as u64 && (word >> 8) as u16 as usize <= LONGEST {
-            Some(Trailer(word))
-        } else {
-            None
-        }
+        self.of_at_most(word, LONGEST)
     }
 
     /// The same of a message of one slot.
     #[inline(always)] // with every message
     pub const fn of_one_slot(self, word: u64) -> Option<Trailer> {
-        if word >> 24 == self.lap | self.number as u64 && (word >> 8) as u16 as usize <= ALONE {
-            Some(Trailer(word))
-        } else {
-            None
-        }
+        self.of_at_most(word, ALONE)
+    }
+
+    /// The same of a message with so many bytes of payload at most.
+    #[inline(always)] // with every message
+    const fn of_at_most(self, word: u64, most: usize) -> Option<Trailer> {
+        let is_it = word >> 24 == self.lap | self.number as u64 && (word >> 8) as u16 as usize <= most;
+        if is_it { Some(Trailer(word)) } else { None }
     }
 
     /// Whether a word may be the trailer of this message, or of one that comes behind messages that have not come yet.

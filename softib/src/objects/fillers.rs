@@ -14,7 +14,8 @@ const BUSY: Duration = Duration::from_secs(10);
 /// Looks before the clock is asked, and whether the process lives.
 const LOOKS: u32 = 1024;
 
-/// Waits until nobody fills a receive of queue pair `index` of ours, which has said that it takes no more messages, nor has it been stopped in the middle.
+/// Waits until no process fills a receive of queue pair `index` of ours, which has said that it takes no more messages. One that is stopped in the middle of it
+/// is waited for no longer than [`BUSY`].
 pub fn wait(map: &Map, peers: &mut Peers, (index, generation): (usize, u32)) {
     // Who looks at the queue pair's row after this sees that it is closed, or has said before what it fills.
     fence(Ordering::SeqCst);

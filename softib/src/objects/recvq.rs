@@ -213,8 +213,8 @@ impl RecvQ {
         self.place.is_asked()
     }
 
-    /// Tells initiators where the buffers of receives are that are posted from now on, if there is room for that in the segment; or what was told, as nobody
-    /// wants to know any more, comes back.
+    /// Tells initiators where the buffers of receives are that are posted from now on, if there is room for that in the segment; or what was told
+    /// comes back, if no initiator wants to know it any more.
     #[cold]
     pub fn tell(&mut self, segment: &Segment, heap: &mut Heap) -> Option<Extent> {
         if self.place.takes_decline() {

@@ -8,7 +8,7 @@
 //!   entry, 24 bytes   address:64   lkey:32 length:32   checksum of these and the position:64
 //! ```
 //! An entry that is damaged, of another lap of the queue, or of no long receive with one buffer names no buffer: its message goes through the ring. A queue
-//! that nobody asks about has no entries, and takes no memory for them.
+//! about which no initiator asks has no entries, and takes no memory for them.
 
 use super::map::Map;
 use super::mrtable::checksum;
