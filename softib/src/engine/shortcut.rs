@@ -11,7 +11,9 @@
 use super::inbound::Inbound;
 use super::state::State;
 use crate::datapath::initiator::take_answer;
-use crate::datapath::responder::{From, Short, Way, answer_short, meaning, take_over_xrc, take_short};
+use crate::datapath::responder::{
+    From, Short, Way, answer_short, meaning, take_filled, take_over_xrc, take_short,
+};
 use crate::objects::cq::Cq;
 use crate::objects::qp::Qps;
 use crate::objects::world::{Stats, World};
@@ -232,7 +234,7 @@ impl State {
     }
 }
 
-/// Takes answers from a ring, and answers what it asks for, as long as there is more of that. None: the first message is of another kind.
+/// Takes answers, and messages that their sender has placed, from a ring, and answers what it asks for, as long as there is more of that. None: the first message is of another kind.
 #[inline(always)]
 fn poll_answers(
     qps: &mut Qps,
@@ -249,6 +251,7 @@ fn poll_answers(
         let from = From { incarnation: ring.incarnation };
         let taken = match found.head.op {
             op::RESPONSE => take_answer(qps, w, (key, from.incarnation), &found, to),
+            op::FILLED => take_filled((qps, w), key, from, &found, to).map(|()| (1, true)),
             ask => answer_short(qps, w, from, &found).then_some((0, matches!(ask, op::ASK | op::GIVE))),
         };
         let Some((taken, goes_on)) = taken else { break };

@@ -192,6 +192,13 @@ pub struct Found {
 }
 
 impl Found {
+    /// The number that is all of its payload.
+    #[inline]
+    pub fn number(&self) -> Option<u32> {
+        // SAFETY: the payload has head.len readable bytes, which is 4 (checked first); no alignment is assumed.
+        (self.head.len == 4).then(|| unsafe { self.payload.cast::<u32>().read_unaligned() })
+    }
+
     /// A part of the payload, as if it were a cell's; None if the cell has not that much.
     pub fn part(&self, skip: u32, len: u32) -> Option<Found> {
         if skip.checked_add(len)? > self.head.len {

@@ -27,6 +27,6 @@ pub mod xrc;
 
 pub use cell::cell;
 pub use placing::From;
-pub use short::{Short, Way, meaning, take_short};
+pub use short::{Short, Way, meaning, take_filled, take_short};
 pub use short_rdma::answer_short;
 pub use short_xrc::take_over_xrc;

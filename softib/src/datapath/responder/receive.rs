@@ -101,7 +101,7 @@ pub fn complete_from<R: Receiver>(to: &R, w: &mut World, wc: (u64, u32, u32), he
 /// the receive is not one that such data goes into.
 pub fn filled<R: Receiver>(to: &mut R, w: &mut World, found: &Found) {
     let Some(taken) = take(to, w, found.head.pos) else { return to.nonsense(w) };
-    let len = number_in(found).filter(|len| !taken.bad && u64::from(*len) <= taken.capacity());
+    let len = found.number().filter(|len| !taken.bad && u64::from(*len) <= taken.capacity());
     match len {
         Some(len) if taken.sges.len() == 1 => complete(to, w, (taken.wr_id, IBV_WC_RECV, len), &found.head),
         _ => {
@@ -111,16 +111,10 @@ pub fn filled<R: Receiver>(to: &mut R, w: &mut World, found: &Found) {
     }
 }
 
-/// The number that is all of a payload.
-fn number_in(found: &Found) -> Option<u32> {
-    // SAFETY: the payload has head.len bytes, which is 4 (checked first); no alignment is assumed.
-    (found.head.len == 4).then(|| unsafe { found.payload.cast::<u32>().read_unaligned() })
-}
-
 /// An RDMA WRITE with immediate: the receive completes with the number of bytes that were written.
 pub fn write_imm<R: Receiver>(to: &mut R, w: &mut World, found: &Found) {
     let Some(taken) = take(to, w, found.head.pos) else { return to.nonsense(w) };
-    let Some(written) = number_in(found) else {
+    let Some(written) = found.number() else {
         w.complete_receive_error(to.completes(), taken.wr_id, IBV_WC_LOC_PROT_ERR);
         return to.nonsense(w);
     };

@@ -7,7 +7,7 @@ use crate::objects::qp::{Qps, Usual};
 use crate::objects::recvq::RecvQ;
 use crate::objects::srq::Srq;
 use crate::objects::world::World;
-use crate::shm::cell::{Head, flag, op};
+use crate::shm::cell::{Found, Head, flag, op};
 use crate::shm::cells::{each_line, prefetch};
 use crate::shm::copy::{copy, copy_short};
 use crate::shm::layout::QPS;
@@ -114,6 +114,33 @@ impl<'a> Way<'a> {
     }
 }
 
+/// Completes the receive of a message that its sender has placed, to a connected queue pair that completes to queue `cq`. None: something is not as it
+/// usually is, nothing has happened yet, and the general way finds out.
+#[inline(never)] // the way of answers stays short
+pub fn take_filled(
+    (qps, w): (&mut Qps, &mut World),
+    cq: usize,
+    from: From,
+    found: &Found,
+    to: &mut MaybeUninit<ibv_wc>,
+) -> Option<()> {
+    let len = found.number()?;
+    let head = Head { op: op::SEND, flags: found.head.flags | flag::FIRST | flag::LAST, ..found.head };
+    let way = Way::find::<false>((qps, &mut w.srqs), cq, from, &head).ok()?;
+    if way.queue.outstanding <= way.limit {
+        return None;
+    }
+    let next = way.queue.next(head.pos).filter(|next| len <= next.buffer().length)?;
+    to.write(completion(next.take(), len, (way.num, head.src_qpn)));
+    Some(())
+}
+
+/// Of a receive.
+#[inline(always)]
+fn completion(wr_id: u64, byte_len: u32, (qp_num, src_qp): (u32, u32)) -> ibv_wc {
+    ibv_wc { wr_id, opcode: IBV_WC_RECV, byte_len, qp_num, src_qp, ..Default::default() }
+}
+
 /// What a cell says that two messages of one way have in common.
 #[inline(always)]
 pub fn meaning<const INLINE: bool>(head: &Head) -> u32 {
@@ -170,14 +197,7 @@ pub fn place<const INLINE: bool>(
             false => copy(payload, to, len),
         }
     }
-    to.write(ibv_wc {
-        wr_id: next.take(),
-        opcode: IBV_WC_RECV,
-        byte_len: head.len,
-        qp_num: num,
-        src_qp: head.src_qpn,
-        wc_flags: if placed { IBV_WC_PLACED } else { 0 },
-        ..Default::default()
-    });
+    let wc = completion(next.take(), head.len, (num, head.src_qpn));
+    to.write(ibv_wc { wc_flags: if placed { IBV_WC_PLACED } else { 0 }, ..wc });
     if placed { Short::Placed } else { Short::Taken }
 }
