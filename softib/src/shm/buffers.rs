@@ -70,7 +70,7 @@ impl Buffers {
     #[inline]
     pub fn clear(&self, pos: u32) {
         let at = self.entry(pos);
-        // A word of another checksum: that of all words but the last one's.
+        // Any sum but the right one.
         self.map.u64(at).store(0, Ordering::Relaxed);
         self.map.u64(at + 8).store(0, Ordering::Relaxed);
         self.map.u64(at + 16).store(!seal(pos, [0, 0]), Ordering::Relaxed);

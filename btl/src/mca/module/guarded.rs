@@ -110,7 +110,18 @@ impl<T: GiveUp> Guarded<T> {
     pub unsafe fn enter<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         self.glances.store(NONE, Ordering::Relaxed);
         // SAFETY: as the caller has promised.
-        unsafe { self.enter_again(f) }
+        unsafe { self.run(f) }
+    }
+
+    /// # Safety
+    /// As [`Self::enter`].
+    #[inline(always)] // with every look and every message
+    unsafe fn run<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        let unfinished = Unfinished(self.value.get());
+        // SAFETY: the caller has seen to it that this is the only borrow.
+        let result = f(unsafe { &mut *unfinished.0 });
+        std::mem::forget(unfinished);
+        result
     }
 
     /// From now on [`Self::is_untouched`], until anything enters or may.
@@ -131,11 +142,8 @@ impl<T: GiveUp> Guarded<T> {
     /// The value is untouched, no other thread calls, and `f` does not come back here.
     #[inline(always)] // with every message
     pub unsafe fn enter_again<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
-        let unfinished = Unfinished(self.value.get());
-        // SAFETY: the caller has seen to it that this is the only borrow.
-        let result = f(unsafe { &mut *unfinished.0 });
-        std::mem::forget(unfinished);
-        result
+        // SAFETY: the value is untouched, so it is not shared; the rest the caller has promised.
+        unsafe { self.run(f) }
     }
 
     /// So many glances may follow, until anything else enters. Of the only thread that there is, if the value is not shared.

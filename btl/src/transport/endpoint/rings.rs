@@ -466,13 +466,12 @@ impl Rings {
     #[inline(always)] // with every message
     pub fn exchange(&mut self, done: Landed) -> Next<Landed, Landed> {
         let Landed { endpoint, payload, ring: number, tag } = done;
-        let Some(ring) = self.get_mut(number) else {
-            return Next::Unknown(Landed { endpoint, payload, ring: number, tag });
-        };
+        let landed = |tag, payload| Landed { endpoint, payload, ring: number, tag };
+        let Some(ring) = self.get_mut(number) else { return Next::Unknown(landed(tag, payload)) };
         match ring.exchange(payload) {
-            Next::Short((tag, payload)) => Next::Short(Landed { endpoint, payload, ring: number, tag }),
+            Next::Short((tag, payload)) => Next::Short(landed(tag, payload)),
             Next::Nothing => Next::Nothing,
-            Next::Unknown(payload) => Next::Unknown(Landed { endpoint, payload, ring: number, tag }),
+            Next::Unknown(payload) => Next::Unknown(landed(tag, payload)),
         }
     }
 
