@@ -15,6 +15,7 @@
  *     gets    each reads all slots of the other's memory by MPI_Get, and one MPI_Win_flush
  *     fetch   the leader adds nothing to each word of the follower's: MPI_Fetch_and_op and MPI_Win_flush, word by word
  *     line    no messages: the first pair has a cache line go to and fro in memory that both map, the least that any message takes
+ *     core    no messages: all ranks count, which takes longer where another thread uses the same core
  *
  * The line's memory is reached through /proc, so it is for ranks of one host. */
 #ifndef OXIB_EXCHANGES_H
@@ -29,7 +30,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { WINDOW = 64, PATIENT_SPINS = 20000, WORD = sizeof(uint64_t) };
+enum { WINDOW = 64, PATIENT_SPINS = 20000, WORD = sizeof(uint64_t), STEPS = 1000 };
 
 static int rank, ranks, peer, leads;
 static unsigned char *outgoing, *incoming;
@@ -258,6 +259,16 @@ static void hop(size_t size, int slots) {
     }
 }
 
+/* Six numbers, none of which waits for another one: as much as a core can do at a time. */
+static void count_up(size_t size, int slots) {
+    (void)size;
+    uint64_t a = 0, b = 0, c = 0, d = 0, e = 0, f = 0;
+    for (int step = 0; step < slots * STEPS; step++) {
+        __asm__ volatile("" : "+r"(a), "+r"(b), "+r"(c), "+r"(d), "+r"(e), "+r"(f));
+        a++, b++, c++, d++, e++, f++;
+    }
+}
+
 static const struct kind kinds[] = {
     {"size", 256 << 10, 128, bounce, BOTH_WAYS, 0},
     {"rate", 8 << 20, 16 * WINDOW, stream, ONE_WAY, 0},
@@ -274,6 +285,7 @@ static const struct kind kinds[] = {
     {"gets", 4 << 20, 64, get_all, BOTH_WAYS, 0},
     {"fetch", 1 << 20, 64, fetch, WAY_BACK, 0},
     {"line", 64 << 10, 128, hop, NONE, 0},
+    {"core", 64 << 10, 128, count_up, NONE, 0},
 };
 
 /* What a kind needs before its first exchange. Every rank calls this. */

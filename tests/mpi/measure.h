@@ -10,7 +10,7 @@
  * clock's own cost is spread. Patterns depend on rank, size, batch and position: a stale or swapped payload is always seen.
  *
  * A result is a line, `KIND BYTES batches N median_us X min_us Y`: microseconds, medians and minima over batches. For `size` that is a half
- * round trip, as for `line`; for `rate`, `both`, `swap`, `turns` and `tests` the time by all messages of all pairs; else that of one operation. */
+ * round trip, as for `line`; for `core` the time of 500 steps on the slowest rank; for `rate`, `both`, `swap`, `turns` and `tests` the time by all messages of all pairs; else that of one operation. */
 #ifndef OXIB_MEASURE_H
 #define OXIB_MEASURE_H
 
@@ -119,10 +119,10 @@ static int one_more(int go) {
     return go;
 }
 
-/* With several pairs a batch takes as long as the slowest of them. */
-static double slowest(double seconds) {
+/* With several pairs, or where all ranks do the same, a batch takes as long as the slowest of them. */
+static double slowest(const struct kind *kind, double seconds) {
     double most = seconds;
-    if (ranks > 2) MPI_Allreduce(&seconds, &most, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+    if (ranks > 2 || kind->exchange == count_up) MPI_Allreduce(&seconds, &most, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
     return most;
 }
 
@@ -148,7 +148,7 @@ static void measure(const struct kind *kind, size_t size, double seconds, char *
     double used = 0, wall = MPI_Wtime();
     open_for(kind);
     while (one_more(batch < WARM_UP || !enough(batches, used, wall, seconds))) {
-        double last = slowest(one_batch(kind, size, slots, batch));
+        double last = slowest(kind, one_batch(kind, size, slots, batch));
         if (batch++ < WARM_UP) {
             wall = MPI_Wtime();
             continue;

@@ -58,11 +58,13 @@ pub enum Kind {
     Fetch,
     /// No messages: a cache line goes to and fro between the processors of two ranks.
     Line,
+    /// No messages: all ranks count at the same time.
+    Core,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 15] = [
+    pub const ALL: [Kind; 16] = [
         Kind::HalfRoundTrip,
         Kind::OneWay,
         Kind::BothWays,
@@ -78,11 +80,12 @@ impl Kind {
         Kind::Gets,
         Kind::Fetch,
         Kind::Line,
+        Kind::Core,
     ];
 
     /// What programs do beside ping-pong and windows.
     pub fn is_pattern(self) -> bool {
-        !matches!(self, Kind::HalfRoundTrip | Kind::OneWay | Kind::BothWays | Kind::Line)
+        !matches!(self, Kind::HalfRoundTrip | Kind::OneWay | Kind::BothWays | Kind::Line | Kind::Core)
     }
 
     /// In words, for tables.
@@ -103,6 +106,7 @@ impl Kind {
             Kind::Gets => "MPI_Gets each way",
             Kind::Fetch => "MPI_Fetch_and_op",
             Kind::Line => "cache line",
+            Kind::Core => "core",
         }
     }
 
@@ -124,6 +128,7 @@ impl Kind {
             Kind::Gets => "gets",
             Kind::Fetch => "fetch",
             Kind::Line => "line",
+            Kind::Core => "core",
         }
     }
 }

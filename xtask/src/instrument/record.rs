@@ -1,7 +1,7 @@
 //! What `--json` writes of samples: every figure, its ratios, the aims.
 
 use super::aims::{Aim, Verdict, verdicts};
-use super::samples::{Samples, Spread};
+use super::samples::{Processors, Samples, Spread};
 use crate::report::json_fields;
 
 /// For readers of the file.
@@ -15,11 +15,13 @@ pub struct Record {
     rounds: usize,
     /// By round, at its begin and its end: the way of a cache line between the ranks' processors.
     cache_line_us: Vec<Option<[f64; 2]>>,
+    /// The same: counting on all of them at the same time.
+    core_us: Vec<Option<[f64; 2]>>,
     measurements: Vec<Row>,
     aims: Vec<Judged>,
 }
 
-json_fields!(Record: transports, rounds, cache_line_us, measurements, aims);
+json_fields!(Record: transports, rounds, cache_line_us, core_us, measurements, aims);
 
 /// One measurement over all transports.
 #[derive(Debug)]
@@ -50,11 +52,16 @@ impl Record {
         Record {
             transports: samples.columns.clone(),
             rounds: samples.rounds,
-            cache_line_us: samples.lines.clone(),
+            cache_line_us: ends(samples, |end| end.line_us),
+            core_us: ends(samples, |end| end.core_us),
             measurements: (0..samples.rows.len()).filter_map(|row| measurement(samples, row)).collect(),
             aims: verdicts(aims, samples).into_iter().map(judged).collect(),
         }
     }
+}
+
+fn ends(samples: &Samples, of: fn(&Processors) -> f64) -> Vec<Option<[f64; 2]>> {
+    samples.ends.iter().map(|ends| ends.as_ref().map(|ends| ends.each_ref().map(of))).collect()
 }
 
 fn measurement(samples: &Samples, row: usize) -> Option<Row> {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::contenders::Contender;
 use super::plan::Plan;
-use super::samples::Samples;
+use super::samples::{Processors, Samples};
 use crate::report::Progress;
 use crate::workspace::Workspace;
 use e2e::measured::{Kind, Measurement};
@@ -17,8 +17,11 @@ use e2e::{Failure, OpenMpi, Result, machine, tell};
 /// Failures of another's transport after which it is left out.
 const MOST_FAILURES: usize = 2;
 
+/// What tells the state of the ranks' processors, and for how long each is measured.
 const LINE: Measurement = Measurement { kind: Kind::Line, bytes: 8 };
 const LINE_MILLISECONDS: u64 = 20;
+const CORE: Measurement = Measurement { kind: Kind::Core, bytes: 8 };
+const CORE_MILLISECONDS: u64 = 10;
 
 /// What a run needs beside its plan.
 pub struct Bench<'a> {
@@ -75,7 +78,7 @@ impl Bench<'_> {
     fn round(&self, round: usize, outcome: &mut Outcome, progress: &mut Progress) -> Result<()> {
         outcome.samples.begin_round();
         let mut sessions = self.sessions(outcome)?;
-        let before = self.line(&mut sessions);
+        let before = self.processors(&mut sessions);
         let (rows, milliseconds) = (self.plan.rows.as_slice(), self.plan.milliseconds);
         take_turns(&mut sessions, round, (rows, milliseconds), &mut |(row, column), came| {
             progress.detail(&format!("round {} of {}: {}", round + 1, self.plan.rounds, rows[row]));
@@ -85,19 +88,20 @@ impl Bench<'_> {
             }
             Ok(())
         })?;
-        let after = self.line(&mut sessions);
+        let after = self.processors(&mut sessions);
         if let (Some(before), Some(after)) = (before, after) {
-            outcome.samples.set_line([before, after]);
+            outcome.samples.set_ends([before, after]);
         }
         self.end(sessions, outcome)
     }
 
-    /// The way of a cache line between the processors of two ranks, over the first job that can tell; a job that cannot is noticed by what
-    /// it is asked next.
-    fn line(&self, sessions: &mut [Option<Session>]) -> Option<f64> {
+    /// The ranks' processors now, over the first job that can tell; a job that cannot is noticed by what it is asked next.
+    fn processors(&self, sessions: &mut [Option<Session>]) -> Option<Processors> {
         let pinned = self.plan.ranks() <= machine::cores();
         let session = sessions.iter_mut().flatten().next().filter(|_| pinned)?;
-        session.measure(LINE, LINE_MILLISECONDS).ok().map(|measured| measured.least_us)
+        let line_us = session.measure(LINE, LINE_MILLISECONDS).ok()?.least_us;
+        let core_us = session.measure(CORE, CORE_MILLISECONDS).ok()?.median_us;
+        Some(Processors { line_us, core_us })
     }
 
     /// Starts all, then waits for all.

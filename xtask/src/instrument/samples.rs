@@ -5,6 +5,9 @@ use e2e::measured::Measurement;
 /// A cache line that takes so many times as long as the fastest one goes another way.
 const APART: f64 = 2.0;
 
+/// Counting that takes so many times as long as the fastest has a core that another thread uses, too.
+const SHARED: f64 = 1.2;
+
 /// A median and the quartiles around it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Spread {
@@ -44,13 +47,49 @@ pub struct Samples {
     pub rounds: usize,
     /// By row, column, round; `None` where a job failed.
     us: Vec<Vec<Vec<Option<f64>>>>,
-    /// By round, at its begin and its end: the way of a cache line between the ranks' processors, in us.
-    pub lines: Vec<Option<[f64; 2]>>,
+    /// By round, at its begin and its end.
+    pub ends: Vec<Option<[Processors; 2]>>,
 }
 
-/// Rounds in which the ranks' processors were about as near each other.
+/// The ranks' processors at a time.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Processors {
+    /// The way of a cache line from one to another, in us.
+    pub line_us: f64,
+    /// Counting on all of them at the same time, in us.
+    pub core_us: f64,
+}
+
+/// What a virtual machine's processors are to each other changes with where the host puts them, and for whom else it works.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// Cores of their own, near each other.
+    Near,
+    /// Cores of their own, far from each other.
+    Far,
+    /// Another thread uses a core of theirs: one of another machine, or two ranks have one core.
+    Shared,
+}
+
+impl State {
+    /// All of them.
+    const ALL: [State; 3] = [State::Near, State::Far, State::Shared];
+
+    /// In words, for tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            State::Near => "near",
+            State::Far => "far",
+            State::Shared => "shared",
+        }
+    }
+}
+
+/// Rounds in which the ranks' processors were in the same state from begin to end.
 #[derive(Debug, PartialEq)]
-pub struct Distance {
+pub struct Alike {
+    /// Which one.
+    pub state: State,
     /// The median way of a cache line in them, in us.
     pub line_us: f64,
     /// By number.
@@ -61,13 +100,13 @@ impl Samples {
     /// Nothing measured yet.
     pub fn new(columns: Vec<String>, rows: Vec<Measurement>) -> Self {
         let us = vec![vec![Vec::new(); columns.len()]; rows.len()];
-        Samples { columns, rows, rounds: 0, us, lines: Vec::new() }
+        Samples { columns, rows, rounds: 0, us, ends: Vec::new() }
     }
 
     /// A round in which nothing has been measured yet.
     pub fn begin_round(&mut self) {
         self.rounds += 1;
-        self.lines.push(None);
+        self.ends.push(None);
         self.us.iter_mut().flatten().for_each(|cell| cell.push(None));
     }
 
@@ -79,31 +118,45 @@ impl Samples {
         }
     }
 
-    /// How far a cache line went at begin and end of the last round.
-    pub fn set_line(&mut self, us: [f64; 2]) {
-        if let Some(last) = self.lines.last_mut() {
-            *last = Some(us);
+    /// The processors at begin and end of the last round.
+    pub fn set_ends(&mut self, ends: [Processors; 2]) {
+        if let Some(last) = self.ends.last_mut() {
+            *last = Some(ends);
         }
     }
 
     /// The way of a cache line over all rounds.
     pub fn line(&self) -> Option<Spread> {
-        Spread::of(self.lines.iter().flatten().flatten().copied())
+        Spread::of(self.known_ends().map(|end| end.line_us))
     }
 
-    /// A virtual machine's processors may be near each other at one time and far at another: near and far rounds, if there are both.
-    /// Rounds in which that changed are neither.
-    pub fn distances(&self) -> Option<[Distance; 2]> {
-        let least = self.lines.iter().flatten().flatten().copied().min_by(f64::total_cmp)?;
-        let is_near = |us: &f64| *us < least * APART;
-        let near = self.distance(|ends| ends.iter().all(is_near))?;
-        Some([near, self.distance(|ends| !ends.iter().any(is_near))?])
+    fn known_ends(&self) -> impl Iterator<Item = &Processors> {
+        self.ends.iter().flatten().flatten()
     }
 
-    fn distance(&self, wanted: impl Fn(&[f64; 2]) -> bool) -> Option<Distance> {
-        let known = self.lines.iter().enumerate().filter_map(|(round, ends)| Some((round, (*ends)?)));
-        let (rounds, ends): (Vec<usize>, Vec<[f64; 2]>) = known.filter(|(_, ends)| wanted(ends)).unzip();
-        Some(Distance { line_us: Spread::of(ends.into_iter().flatten())?.median, rounds })
+    /// Rounds by the state of the processors, those of one state together. Rounds in which it changed are in none.
+    pub fn states(&self) -> Vec<Alike> {
+        State::ALL.into_iter().filter_map(|state| self.alike(state)).collect()
+    }
+
+    fn alike(&self, state: State) -> Option<Alike> {
+        let is_it = |ends: &[Processors; 2]| ends.iter().all(|end| self.state_of(end) == Some(state));
+        let known = self.ends.iter().enumerate().filter_map(|(round, ends)| Some((round, (*ends)?)));
+        let (rounds, ends): (Vec<usize>, Vec<[Processors; 2]>) =
+            known.filter(|(_, ends)| is_it(ends)).unzip();
+        let lines = ends.into_iter().flatten().map(|end| end.line_us);
+        Some(Alike { state, line_us: Spread::of(lines)?.median, rounds })
+    }
+
+    /// Beside the best of all rounds.
+    fn state_of(&self, end: &Processors) -> Option<State> {
+        let least = |of: fn(&Processors) -> f64| self.known_ends().map(of).min_by(f64::total_cmp);
+        let (line, core) = (least(|end| end.line_us)?, least(|end| end.core_us)?);
+        Some(match end {
+            _ if end.core_us > core * SHARED => State::Shared,
+            _ if end.line_us < line * APART => State::Near,
+            _ => State::Far,
+        })
     }
 
     /// The ratio in these rounds only.
@@ -172,20 +225,28 @@ pub mod tests {
     }
 
     #[test]
-    fn rounds_with_near_and_with_far_processors_are_told_apart() {
+    fn rounds_are_told_apart_by_the_state_of_the_processors() {
         let mut all =
             Samples::new(vec!["ours".to_owned(), "theirs".to_owned()], vec![Measurement::half_round_trip(8)]);
-        for (ends, ours) in [([0.03, 0.03], 2.0), ([0.03, 0.17], 9.0), ([0.16, 0.17], 1.2)] {
-            assert_eq!(all.distances(), None, "no far round yet");
+        for (ends, ours) in [
+            ([(0.03, 0.31), (0.03, 0.32)], 2.0),
+            ([(0.03, 0.31), (0.17, 0.31)], 9.0),
+            ([(0.16, 0.31), (0.17, 0.31)], 1.2),
+            ([(0.03, 0.61), (0.17, 0.45)], 1.4),
+            ([(0.03, 0.61), (0.03, 0.31)], 9.0),
+        ] {
             all.begin_round();
-            all.set_line(ends);
+            all.set_ends(ends.map(|(line_us, core_us)| Processors { line_us, core_us }));
             all.set(0, 0, ours);
             all.set(0, 1, 1.0);
         }
-        let [near, far] = all.distances().unwrap();
-        assert_eq!((near.rounds, far.rounds.clone()), (vec![0], vec![2]), "in the second round it changed");
-        assert!((far.line_us - 0.165).abs() < 1e-9);
-        assert_eq!(all.ratio_in(&far.rounds, 0, 1).unwrap().median, 1.2);
+        all.begin_round();
+        let states = all.states();
+        let found: Vec<_> = states.iter().map(|alike| (alike.state, alike.rounds.as_slice())).collect();
+        let wanted = [(State::Near, [0].as_slice()), (State::Far, &[2]), (State::Shared, &[3])];
+        assert_eq!(found, wanted, "in the others it changed, or is not known");
+        assert!((states[1].line_us - 0.165).abs() < 1e-9);
+        assert_eq!(all.ratio_in(&states[1].rounds, 0, 1).unwrap().median, 1.2);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What a run says, on one screen: times, ratios, rates, aims.
 
 use super::aims::{Aim, Verdict, bound, verdicts};
-use super::samples::{Distance, Samples, Spread};
+use super::samples::{Alike, Samples, Spread};
 use crate::report::{figure, table};
 use e2e::measured::{Kind, Measurement};
 use e2e::say;
@@ -21,7 +21,7 @@ pub fn show(samples: &Samples, aims: &[Aim]) {
         format!("time of a message, {first} / other: median of {rounds} pairs (quartiles), * misses its aim"),
         ratios(samples, aims),
     );
-    titled("the same by how near each other the ranks' processors were".to_owned(), by_distance(samples));
+    titled("the same by the state of the ranks' processors".to_owned(), by_state(samples));
     titled("aims".to_owned(), judged(&verdicts(aims, samples)));
 }
 
@@ -91,18 +91,20 @@ fn small(what: &Measurement) -> bool {
 }
 
 /// A row a state of the machine: the ratios of the first size that has a payload; `None` if there was one state.
-fn by_distance(samples: &Samples) -> Option<String> {
+fn by_state(samples: &Samples) -> Option<String> {
     let row = samples.rows.iter().position(|what| what.kind == Kind::HalfRoundTrip && what.bytes > 1)?;
-    let first = ["rounds".to_owned(), "cache line us".to_owned(), "bytes".to_owned()];
+    let first = ["rounds", "processors", "cache line us", "bytes"].map(str::to_owned);
     let head = first.into_iter().chain(samples.columns.iter().skip(1).map(|name| format!("/ {name}")));
-    let line = |Distance { line_us, rounds }: &Distance| {
-        let first = [rounds.len().to_string(), figure(*line_us), label(samples.rows.get(row)?)];
+    let line = |Alike { state, line_us, rounds }: &Alike| {
+        let (count, name) = (rounds.len().to_string(), state.name().to_owned());
+        let first = [count, name, figure(*line_us), label(samples.rows.get(row)?)];
         let ratio = |column| samples.ratio_in(rounds, row, column);
         let ratios = (1..samples.columns.len()).map(ratio);
         let cells = ratios.map(|ratio| ratio.map_or_else(|| NONE.to_owned(), |r| format!("{:.2}", r.median)));
         Some(first.into_iter().chain(cells).collect())
     };
-    let lines: Option<Vec<Vec<String>>> = samples.distances()?.iter().map(line).collect();
+    let states = Some(samples.states()).filter(|states| states.len() > 1)?;
+    let lines: Option<Vec<Vec<String>>> = states.iter().map(line).collect();
     let lines: Vec<Vec<String>> = std::iter::once(head.collect()).chain(lines?).collect();
     Some(table(&lines).trim_end().to_owned())
 }
