@@ -112,6 +112,36 @@ fn a_glance_finds_what_lands_and_leaves_all_else_to_a_look() {
     world.close();
 }
 
+/// A program that answers each message looks around behind each send.
+#[test]
+fn behind_a_call_a_glance_does_where_nothing_is_due() {
+    let mut world = world("glances anew", Eager { slots: 256, threshold: 4, most: 2, cooling: 256 }, 2);
+    assert_eq!(world.sides[0].glance_anew(), Glance::Unclear, "there are no rings");
+    open_rings(&mut world, (0, 1));
+    exchange(&mut world, (0, 1), 8, 30);
+    for _ in 0..300 {
+        world.send(0, 1, 30);
+        if world.sides[0].glance_anew() == Glance::Nothing {
+            world.send(1, 0, 30);
+            assert_eq!(world.sides[0].glance(), Glance::Landed, "{}", world.books());
+        }
+        world.drain();
+        world.send(1, 0, 30);
+        world.send(0, 1, 30);
+        assert_ne!(world.sides[0].glance_anew(), Glance::Nothing, "it has landed: {}", world.books());
+        world.drain();
+    }
+    // Each counts as a look, and one look of 256 has more to do.
+    let anew = (0..300).take_while(|_| world.sides[0].glance_anew() == Glance::Nothing);
+    assert!((1..256).contains(&anew.count()), "{}", world.books());
+    world.drain();
+    world.send(0, 1, 30_000);
+    world.complete();
+    assert_eq!(world.sides[0].glance_anew(), Glance::Unclear, "a completion is awaited");
+    world.drain();
+    world.close();
+}
+
 #[test]
 fn glances_look_at_every_hot_ring() {
     let mut world = world("glances at several", Eager { slots: 256, threshold: 4, most: 2, cooling: 256 }, 3);

@@ -1,7 +1,7 @@
 //! Upward: looking around, and handing what is found to Open MPI.
 //!
 //! ```text
-//!   progress_all ──> glance, and then only if there may be something: progress, of each port
+//!   progress_all ──> glance, and then only if there may be something: glance_anew, progress, of each port
 //!   progress ──> look ──> hand_up_found ──> hand_up_more ──> hand_up_others      one thread: messages, one by one, then the rest
 //!            │                    ├──> hand_up_landed ─────────────┤             the same: messages that have landed in a ring, then the rest
 //!            │                    └──> hand_up_completed ──────────┘             the same: puts and gets that are over, then the rest
@@ -65,6 +65,12 @@ impl State {
     #[inline]
     fn glances(&self) -> u32 {
         self.transport.as_ref().map_or(0, Transport::glances)
+    }
+
+    /// The first glance since something has been called.
+    #[inline(always)] // with every message
+    fn glance_anew(&mut self) -> Glance {
+        self.transport.as_mut().map_or(Glance::Unclear, Transport::glance_anew)
     }
 
     /// As many as might follow the last look have been made.
@@ -266,14 +272,13 @@ impl Module {
         })
     }
 
-    /// The same where everything is to be looked at.
+    /// The same where something has been called since the last look, or everything is to be looked at.
     #[inline(never)] // the way of most calls stays short
     extern "C" fn progress_unclear(&'static self) -> c_int {
-        guard("component progress", 0, || {
-            if self.state.glances_are_over() {
-                self.with(State::count_glances);
-            }
-            self.progress_from(Module::progress)
+        guard("component progress", 0, || match self.glance_anew() {
+            Glance::Nothing => self.progress_from(|_| 0),
+            Glance::Landed => self.progress_landed(),
+            Glance::Unclear => self.progress_from(Module::progress),
         })
     }
 
@@ -285,6 +290,24 @@ impl Module {
         }
         // SAFETY: one thread, as has just been read; `glance` neither calls out nor panics, and `progress` has allowed it.
         unsafe { self.state.glance(|state, left| state.glance(left)) }.unwrap_or(Glance::Unclear)
+    }
+
+    /// The first glance since something has been called, if nothing of that is to be seen to.
+    #[inline(always)] // with every message
+    fn glance_anew(&'static self) -> Glance {
+        if self.state.glances_are_over() {
+            self.with(State::count_glances);
+            return Glance::Unclear;
+        }
+        if self.uses_threads() || self.state.is_shared() {
+            return Glance::Unclear;
+        }
+        // SAFETY: one thread and none of ours, as has just been read; neither of the two calls out.
+        let (found, glances) = unsafe { self.state.enter(|state| (state.glance_anew(), state.glances())) };
+        if found == Glance::Nothing {
+            self.state.allow_glances(glances);
+        }
+        found
     }
 
     /// Looks around once and hands up what is there; how many things that was.

@@ -29,9 +29,6 @@ const REST: u32 = 4;
 /// which a look at completions gives on the software device.
 const PAUSE: u8 = 64;
 
-/// How often hot rings are looked at once more then, all together.
-const TIMES: usize = 8;
-
 /// A look takes so many messages out of rings at most: they may come as fast as they are taken, and there are others to be looked for.
 const MOST: u32 = 64;
 
@@ -393,12 +390,6 @@ impl Rings {
     #[inline(always)] // with every look
     pub fn come_first(&self) -> bool {
         self.streak >= STREAK
-    }
-
-    /// How often rings are looked at once more then.
-    #[inline]
-    pub fn times(&self) -> usize {
-        (TIMES / self.hot.len().max(1)).max(1)
     }
 
     /// They came first in a look, and nothing has landed.

@@ -2,11 +2,12 @@
 //!
 //! ```text
 //!   look ── nothing, and nothing is due ──> glance ── nothing ──> glance ── nothing ──> ... until something is due again ──> look
-//!                                              ├─ the next message of a hot ring has landed: it goes up
-//!                                              └─ anything else: look
+//!   anything is called, and nothing is due ────────^  ├─ the next message of a hot ring has landed: it goes up
+//!                                                     └─ anything else: look
 //! ```
 //! A glance asks for the word where the next message of each hot ring lands, for connection events, and for completions. Any call of the
-//! transport ends the glances, for it may have brought something about.
+//! transport ends the glances, for it may have brought something about. Where messages come through rings, that is asked in place of a look,
+//! which takes four times as long, while the peer works: a message would be found that much later, and a peer on the same core would be held up.
 #![forbid(unsafe_code)]
 
 use super::Rx;
@@ -32,10 +33,10 @@ impl Rx {
         self.glances = 0;
     }
 
-    /// Glances may follow, up to the next look whose number is a multiple of `span`.
-    #[inline]
-    fn allow_glances(&mut self, span: u32) {
-        self.glances = span - 1 - self.looks % span;
+    /// Glances may follow, up to the next look whose number has none of these low bits.
+    #[inline(always)] // with every message
+    fn allow_glances(&mut self, rarely: u32) {
+        self.glances = rarely & !self.looks;
     }
 }
 
@@ -73,6 +74,28 @@ impl<C> Transport<C> {
         self.chores || self.tx.awaited != 0 || !self.up.is_empty()
     }
 
+    /// The same where something has been called since the last look, in place of the next one: where messages come through rings, and there is nothing to
+    /// do or to hand up. As a look that finds nothing it counts, and glances may follow.
+    #[inline(always)] // with every message
+    pub fn glance_anew(&mut self) -> Glance {
+        let (next, rarely) = (self.rx.looks.wrapping_add(1), self.rarely());
+        let is_due = next & rarely == 0 || self.rx.done.is_some() || self.has_begun() || self.has_upcalls();
+        if is_due || !self.rings.come_first() {
+            return Glance::Unclear;
+        }
+        self.count_uncounted();
+        self.rings.make_ready();
+        if !self.rings.watch() {
+            return Glance::Unclear;
+        }
+        let found = self.glance(0);
+        if found == Glance::Nothing {
+            self.rx.count_look();
+            self.rx.allow_glances(rarely);
+        }
+        found
+    }
+
     /// The look behind [`Glance::Landed`]. True if there is something for [`Transport::take_upcall`].
     #[inline(always)] // with every message that comes alone
     pub fn look_landed(&mut self) -> bool {
@@ -82,11 +105,17 @@ impl<C> Transport<C> {
         self.found_in_rings(number)
     }
 
+    /// A look whose number has none of these low bits has more to do than others.
+    #[inline(always)] // with every message
+    fn rarely(&self) -> u32 {
+        self.rings.span().min(RARE_LOOKS) - 1
+    }
+
     /// A look has found nothing: glances may follow, if there is nothing to do. True if there is something for the upper layer.
     #[inline(always)] // with every look
     pub(super) fn may_glance(&mut self) -> bool {
         if !self.has_begun() && self.rings.watch() {
-            self.rx.allow_glances(self.rings.span().min(RARE_LOOKS));
+            self.rx.allow_glances(self.rarely());
         }
         !self.up.is_empty()
     }

@@ -89,12 +89,11 @@ impl<C> Transport<C> {
     #[inline(always)] // with every look
     fn look_at_rings(&mut self) -> Option<u32> {
         let found = self.look_for_landed();
-        if found.is_some() {
-            return found;
+        if found.is_none() {
+            self.rings.count_vain();
+            self.rings.make_ready();
         }
-        self.rings.count_vain();
-        self.rings.make_ready();
-        (0..self.rings.times()).find_map(|_| self.rings.ready())
+        found
     }
 
     /// A message has landed in this ring.

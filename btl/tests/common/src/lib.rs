@@ -147,11 +147,25 @@ pub struct Side {
 impl Side {
     /// As the module's progress function in a program of one thread.
     fn look_alone(&mut self) -> bool {
-        match self.glance() {
+        match self.glance_or_anew() {
             Glance::Nothing => false,
             Glance::Landed => self.transport.look_landed(),
             Glance::Unclear => self.look(),
         }
+    }
+
+    fn glance_or_anew(&mut self) -> Glance {
+        match self.glance() {
+            Glance::Unclear if self.glances != Some(0) => self.glance_anew(),
+            found => found,
+        }
+    }
+
+    /// A glance in place of a look.
+    pub fn glance_anew(&mut self) -> Glance {
+        let found = self.transport.glance_anew();
+        self.glances = (found == Glance::Nothing).then(|| self.transport.glances());
+        found
     }
 
     /// A glance, if one may follow.
