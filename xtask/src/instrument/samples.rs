@@ -60,7 +60,7 @@ pub struct Processors {
     pub core_us: f64,
 }
 
-/// What a virtual machine's processors are to each other changes with where the host puts them, and for whom else it works.
+/// What a virtual machine's processors are to each other changes: the host moves them, and runs other threads on their cores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// Cores of their own, near each other.
