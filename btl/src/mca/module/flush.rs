@@ -5,6 +5,8 @@ use crate::transport::EpId;
 use crate::transport::flush::Mark;
 use opal_sys::mca_btl_base_endpoint_t;
 use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// A callback that has been called and has not returned: whose it is, and its ticket there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,8 +22,34 @@ thread_local! {
     static RUNNING: RefCell<Vec<Called>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Looks of a flush before it notes what it has to wait for, and gives the processor away between two: in most cases all is over by then.
+/// Looks of a flush before it notes what it has to wait for: in most cases all is over by then.
 const LOOKS: u32 = 16;
+
+/// Looks in a row that find nothing before it gives the processor away, if that is for nothing: a peer's READ waits during the system call.
+const PATIENCE: u32 = 64;
+
+/// Another thread has run if giving the processor away takes longer.
+const SWITCH: Duration = Duration::from_micros(2);
+
+/// Another thread has run when the processor was given away last.
+static IS_WANTED: AtomicBool = AtomicBool::new(false);
+
+/// Gives the processor away between looks that find nothing: behind each, if other threads want it, else now and then.
+#[derive(Default)]
+struct Patience(u32);
+
+impl Patience {
+    fn look_was_vain(&mut self) {
+        self.0 += 1;
+        if self.0 < PATIENCE && !IS_WANTED.load(Ordering::Relaxed) {
+            return;
+        }
+        let begin = Instant::now();
+        std::thread::yield_now();
+        IS_WANTED.store(begin.elapsed() > SWITCH, Ordering::Relaxed);
+        self.0 = 0;
+    }
+}
 
 impl Module {
     /// Makes a callback that is owed, and notes that it has returned.
@@ -61,6 +89,7 @@ impl Module {
             self.progress();
         }
         let mut marks = self.transport(Vec::new(), |t| t.begin_flush(of));
+        let mut patience = Patience::default();
         while !marks.is_empty() {
             let is_ahead = |mark: &mut Mark| {
                 let ours = self.running(mark.endpoint());
@@ -68,7 +97,7 @@ impl Module {
             };
             marks.retain_mut(is_ahead);
             if !marks.is_empty() && self.progress() == 0 {
-                std::thread::yield_now();
+                patience.look_was_vain();
             }
         }
     }

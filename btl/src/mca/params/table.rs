@@ -438,7 +438,7 @@ pub static ROWS: &[Row] = &[
     number!(
         c"rd_atomic",
         1..=128,
-        "4",
+        "16",
         5,
         "RDMA reads and atomics in flight on a connection, in each direction; the device's own limit applies too",
         rd_atomic
