@@ -481,8 +481,10 @@ impl World {
             let (from, tag) = (landed.endpoint(), landed.tag);
             self.receive(side, from, tag, landed.payload());
             let transport = &mut self.sides[side].transport;
-            // Nothing has been called since it was taken.
-            let done = match transport.next_short(landed) {
+            // Else its callback has sent an answer.
+            let is_untouched = tag & (ECHO | ECHO_THIRD) == 0;
+            let next = if is_untouched { transport.next_short(landed) } else { Next::Unknown(landed) };
+            let done = match next {
                 Next::Short(next) => {
                     landed = next;
                     continue;
