@@ -1,7 +1,7 @@
 //! Upward: looking around, and handing what is found to Open MPI.
 //!
 //! ```text
-//!   progress_all ──> glance, and then only if there may be something: glance_anew, progress, of each port
+//!   progress_all ──> glance, and then only if there may be something: progress, of each port
 //!   progress ──> look ──> hand_up_found ──> hand_up_more ──> hand_up_others      one thread: messages, one by one, then the rest
 //!            │                    ├──> hand_up_landed ─────────────┤             the same: messages that have landed in a ring, then the rest
 //!            │                    └──> hand_up_completed ──────────┘             the same: puts and gets that are over, then the rest
@@ -67,17 +67,19 @@ impl State {
         self.transport.as_ref().map_or(0, Transport::glances)
     }
 
-    /// The first glance since something has been called.
+    /// Looks around in a program of one thread: by one glance, if something has been called since the last look and nothing is due. Or all glances
+    /// that might follow that have been made. True if there is something for the upper layer.
     #[inline(always)] // with every message
-    fn glance_anew(&mut self) -> Glance {
-        self.transport.as_mut().map_or(Glance::Unclear, Transport::glance_anew)
-    }
-
-    /// As many as might follow the last look have been made.
-    #[cold]
-    fn count_glances(&mut self) {
-        if let Some(transport) = &mut self.transport {
+    fn look_anew(&mut self, all_made: bool) -> bool {
+        let Some(transport) = &mut self.transport else { return false };
+        if all_made {
             transport.count_glances();
+            return transport.look(LOOKS);
+        }
+        match transport.glance_anew() {
+            Glance::Nothing => false,
+            Glance::Landed => transport.look_landed(),
+            Glance::Unclear => transport.look(LOOKS),
         }
     }
 
@@ -272,14 +274,10 @@ impl Module {
         })
     }
 
-    /// The same where something has been called since the last look, or everything is to be looked at.
+    /// The same where something has been called since the last look, or more is to be looked at.
     #[inline(never)] // the way of most calls stays short
     extern "C" fn progress_unclear(&'static self) -> c_int {
-        guard("component progress", 0, || match self.glance_anew() {
-            Glance::Nothing => self.progress_from(|_| 0),
-            Glance::Landed => self.progress_landed(),
-            Glance::Unclear => self.progress_from(Module::progress),
-        })
+        guard("component progress", 0, || self.progress_from(Module::progress))
     }
 
     /// Looks where something may have changed, in a job without threads.
@@ -292,24 +290,6 @@ impl Module {
         unsafe { self.state.glance(|state, left| state.glance(left)) }.unwrap_or(Glance::Unclear)
     }
 
-    /// The first glance since something has been called, if nothing of that is to be seen to.
-    #[inline(always)] // with every message
-    fn glance_anew(&'static self) -> Glance {
-        if self.state.glances_are_over() {
-            self.with(State::count_glances);
-            return Glance::Unclear;
-        }
-        if self.uses_threads() || self.state.is_shared() {
-            return Glance::Unclear;
-        }
-        // SAFETY: one thread and none of ours, as has just been read; neither of the two calls out.
-        let (found, glances) = unsafe { self.state.enter(|state| (state.glance_anew(), state.glances())) };
-        if found == Glance::Nothing {
-            self.state.allow_glances(glances);
-        }
-        found
-    }
-
     /// Looks around once and hands up what is there; how many things that was.
     #[inline]
     pub fn progress(&'static self) -> c_int {
@@ -319,9 +299,10 @@ impl Module {
         if self.state.is_shared() {
             return self.progress_beside_ours();
         }
+        let all_made = self.state.glances_are_over();
+        let look = |state: &mut State| (state.look_anew(all_made), state.has_found_landed(), state.glances());
         // SAFETY: one thread and none of ours, as has just been read; none of the three calls out.
-        let (found, landed, glances) =
-            unsafe { self.state.enter(|state| (state.look(), state.has_found_landed(), state.glances())) };
+        let (found, landed, glances) = unsafe { self.state.enter(look) };
         if !found && glances != 0 {
             self.state.allow_glances(glances);
         }

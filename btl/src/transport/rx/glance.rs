@@ -79,8 +79,9 @@ impl<C> Transport<C> {
     #[inline(always)] // with every message
     pub fn glance_anew(&mut self) -> Glance {
         let (next, rarely) = (self.rx.looks.wrapping_add(1), self.rarely());
-        let is_due = next & rarely == 0 || self.rx.done.is_some() || self.has_begun() || self.has_upcalls();
-        if is_due || !self.rings.come_first() {
+        let is_due =
+            || next & rarely == 0 || self.rx.done.is_some() || self.has_begun() || self.has_upcalls();
+        if !self.rings.come_first() || is_due() {
             return Glance::Unclear;
         }
         self.count_uncounted();
