@@ -67,16 +67,16 @@ impl State {
         self.transport.as_ref().map_or(0, Transport::glances)
     }
 
-    /// Looks around in a program of one thread: by one glance, if something has been called since the last look and nothing is due. Or all glances
-    /// that might follow that have been made. True if there is something for the upper layer.
+    /// Looks around in a program of one thread: by one glance, if nothing is due. A look is due when all glances that the last one has allowed have been
+    /// made. True if there is something for the upper layer.
     #[inline(always)] // with every message
     fn look_anew(&mut self, all_made: bool) -> bool {
         let Some(transport) = &mut self.transport else { return false };
         if all_made {
             transport.count_glances();
-            return transport.look(LOOKS);
         }
-        match transport.glance_anew() {
+        let glance = if all_made { Glance::Unclear } else { transport.glance_anew() };
+        match glance {
             Glance::Nothing => false,
             Glance::Landed => transport.look_landed(),
             Glance::Unclear => transport.look(LOOKS),
@@ -90,7 +90,7 @@ impl State {
     }
 
     /// Looks around. True if there is something for the upper layer.
-    #[inline(always)] // all that most calls of Open MPI's progress function do
+    #[inline]
     fn look(&mut self) -> bool {
         match &mut self.transport {
             Some(transport) => transport.look(LOOKS),

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!   look ── nothing, and nothing is due ──> glance ── nothing ──> glance ── nothing ──> ... until something is due again ──> look
-//!   anything is called, and nothing is due ────────^  ├─ the next message of a hot ring has landed: it goes up
-//!                                                     └─ anything else: look
+//!   anything is called, and nothing is due ───^                   ├─ the next message of a hot ring has landed: it goes up
+//!                                                                 └─ anything else: look
 //! ```
 //! A glance asks for the word where the next message of each hot ring lands, for connection events, and for completions. Any call of the
 //! transport ends the glances, for it may have brought something about. Where messages come through rings, that is asked in place of a look,
-//! which takes four times as long, while the peer works: a message would be found that much later, and a peer on the same core would be held up.
+//! which takes three times as long, while the peer works: a message would be found that much later, and a peer on the same core would be held up.
 #![forbid(unsafe_code)]
 
 use super::Rx;
@@ -74,8 +74,8 @@ impl<C> Transport<C> {
         self.chores || self.tx.awaited != 0 || !self.up.is_empty()
     }
 
-    /// The same where something has been called since the last look, in place of the next one: where messages come through rings, and there is nothing to
-    /// do or to hand up. As a look that finds nothing it counts, and glances may follow.
+    /// As [`Self::glance`], where something has been called since the last look, and in place of the next one: if messages come through rings, and there
+    /// is nothing to do or to hand up. If it finds nothing, it counts as a look, and glances may follow.
     #[inline(always)] // with every message
     pub fn glance_anew(&mut self) -> Glance {
         let (next, rarely) = (self.rx.looks.wrapping_add(1), self.rarely());
