@@ -65,13 +65,14 @@ fn unowned() -> *mut Cell {
 }
 
 /// Guards a value.
+#[repr(C)] // in this order: the owner reads its cell's address, then the value
 pub struct Lock<T> {
     /// The owner's cell, one of the following, or [`UNOWNED`].
     bias: AtomicPtr<Cell>,
     cells: Box<[Cell; CELLS]>,
+    value: UnsafeCell<T>,
     mutex: Mutex<History>,
     barrier: Barrier,
-    value: UnsafeCell<T>,
 }
 
 impl<T> std::fmt::Debug for Lock<T> {

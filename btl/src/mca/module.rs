@@ -32,7 +32,7 @@ use std::cell::UnsafeCell;
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 use sync::Guard;
 use turns::Turns;
 use verbs::{Atomics, LKey, RKey, RdmaOp, Sge};
@@ -79,6 +79,7 @@ impl Operation {
 
 /// What the lock protects.
 #[allow(missing_debug_implementations, reason = "foreign pointers have nothing to print")]
+#[repr(C)] // in this order
 pub struct State {
     /// The transport; gone after finalize.
     pub transport: Option<Transport<Cookie>>,
@@ -200,17 +201,15 @@ pub struct Place {
 }
 
 /// A module. Open MPI sees its first field.
-#[repr(C)]
 #[allow(missing_debug_implementations, reason = "foreign structures have nothing to print")]
+#[repr(C)] // in this order: what each message reads is behind what Open MPI reads for it
 pub struct Module {
     /// Limits and functions.
     pub base: UnsafeCell<mca_btl_base_module_t>,
     abi: &'static Abi,
-    /// More than one thread may call.
-    threads: &'static AtomicBool,
-    state: Guarded<State>,
     /// The module of the next port.
     next: AtomicPtr<Module>,
+    state: Guarded<State>,
     place: Place,
     /// What peers are told and compared with.
     pub layout: Layout,
@@ -256,8 +255,7 @@ impl Module {
         };
         Box::leak(Box::new(Module {
             abi,
-            threads: abi.threads(),
-            state: Guarded::new(state),
+            state: Guarded::new(state, abi.threads()),
             next: AtomicPtr::new(std::ptr::null_mut()),
             place,
             layout,
@@ -329,7 +327,7 @@ impl Module {
     /// More than one thread may call us. It can become true at any time: it is read on every entry.
     #[inline(always)] // with every call
     fn uses_threads(&self) -> bool {
-        self.threads.load(Ordering::Relaxed)
+        self.state.uses_threads()
     }
 
     /// Runs `f` on the state. `f` calls nothing of Open MPI.

@@ -38,11 +38,12 @@ impl Bound {
 
 /// The messages that are held.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[repr(C)] // in this order: whether any is held is asked with every message
 pub struct Hold<M> {
+    len: usize,
     /// Peers that have messages here, the one that was served last at the end; their messages,
     /// oldest first.
     peers: VecDeque<(u32, VecDeque<M>)>,
-    len: usize,
 }
 
 impl<M> Default for Hold<M> {

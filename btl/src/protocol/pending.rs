@@ -103,11 +103,12 @@ impl<T> Peer<T> {
 
 /// All fragments of one module that wait.
 #[derive(Debug)]
+#[repr(C)] // in this order: whether anything waits is asked with every message
 pub struct Pending<T> {
-    peers: Vec<Peer<T>>,
-    ring: VecDeque<u32>,
     /// Fragments in all lanes, those on their turn included.
     waiting: usize,
+    peers: Vec<Peer<T>>,
+    ring: VecDeque<u32>,
 }
 
 impl<T> Default for Pending<T> {

@@ -70,6 +70,7 @@ use port::OpenPort;
 use rx::Rx;
 use stats::Stats;
 use std::collections::BTreeMap;
+use std::mem::offset_of;
 use tx::Tx;
 use tx::path::Paths;
 use upcall::Upcalls;
@@ -77,19 +78,39 @@ use upcall::Upcalls;
 /// Completions taken from a queue at a time.
 const BATCH: usize = 16;
 
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// The only value of a word. Where a transport may be missing, another value of this word says so, in a cache line that each message reads anyway;
+/// without it the compiler would choose the field that has most values to spare, wherever that is.
+#[derive(Clone, Copy, Debug)]
+#[repr(u64)]
+enum Here {
+    Yes = 1,
+}
+
 /// The transport over one port. `C` is what the upper layer wants back when an RDMA operation is
 /// over.
+///
+/// In this order, and its parts likewise: what each message reads and writes is in few cache lines, for a program that computes between two messages has
+/// lost them to its own data. Assertions behind the parts say what is in the first lines.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct Transport<C> {
+    here: Here,
+    /// What the upper layer has not taken yet.
+    up: Upcalls<C>,
     endpoints: Endpoints<C>,
     /// What is received, and where.
     rx: Rx,
     /// What is sent, and what waits for that.
     tx: Tx<C>,
-    /// What the upper layer has not taken yet.
-    up: Upcalls<C>,
     /// Rings that short messages are written into.
     rings: Rings,
+    /// What happened.
+    pub stats: Stats,
+    /// The device, the connection managers, and what both are told.
+    port: OpenPort,
     /// Connections that are to be begun anew, because their peers have left before they were up, or
     /// are back.
     renewals: Vec<link::Renewal>,
@@ -98,17 +119,16 @@ pub struct Transport<C> {
     asked: BTreeMap<u64, bool>,
     /// Endpoints whose peers are leaving, and have not been told yet that all has come.
     ending: Vec<EpId>,
-    /// The next look that finds nothing has something to do, besides what completions that are on their way bring.
-    chores: bool,
     /// Peers that say nothing.
     keepalive: link::Keepalive,
-    /// The device, the connection managers, and what both are told.
-    port: OpenPort,
     /// The send queue pairs of X queues.
     paths: Paths,
-    /// What happened.
-    pub stats: Stats,
 }
+
+const _: () = assert!(
+    offset_of!(Transport<u64>, endpoints) + size_of::<Vec<EpId>>() <= LINE,
+    "whether there is one, and its endpoints"
+);
 
 #[cfg(test)]
 mod tests {
@@ -130,7 +150,7 @@ mod tests {
             ("Channel", size_of::<Channel>(), 88),
             ("Credits and Window", size_of::<(Credits, Window)>(), 18),
             ("Lane", size_of::<Lane>(), 160),
-            ("Endpoint", size_of::<Endpoint<u64>>(), 360),
+            ("Endpoint", size_of::<Endpoint<u64>>(), 384),
             ("Held", size_of::<Held<u64>>(), 64),
             ("Posted", size_of::<Posted>(), 40),
             ("Completion", size_of::<Completion>(), 48),

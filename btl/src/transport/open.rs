@@ -1,7 +1,6 @@
 //! Putting a transport together over one port, and what the upper layer asks of the port.
 #![forbid(unsafe_code)]
 
-use super::Transport;
 use super::config::Config;
 use super::device::Port;
 use super::endpoint::Endpoints;
@@ -15,6 +14,7 @@ use super::stats::{Chains, Stats};
 use super::tx::Tx;
 use super::tx::path::Paths;
 use super::upcall::Upcalls;
+use super::{Here, Transport};
 use crate::protocol::layout::Layout;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,13 +34,18 @@ impl<C> Transport<C> {
         Ok(Transport {
             endpoints: Endpoints::new(port.config.keep_timelines),
             rx,
-            tx: Tx::new(port.send_room.cq().clone(), send_queues, words(&port.pd), signalling),
+            tx: Tx::new(
+                port.send_room.cq().clone(),
+                send_queues,
+                words(&port.pd),
+                (signalling, port.config.hold.peer),
+            ),
             up: Upcalls::new(),
             rings,
             renewals: Vec::new(),
             asked: BTreeMap::new(),
             ending: Vec::new(),
-            chores: false,
+            here: Here::Yes,
             keepalive: Keepalive::new(port.config.keepalive),
             port,
             paths: Paths::new(domain),

@@ -12,6 +12,7 @@ macro_rules! counters {
         /// What happened since the transport was opened; [`Transport::counted`](super::Transport::counted) and its owner fill in what others count.
         /// Those marked "never" should stay 0.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(C)] // in this order: those of each message are in one cache line
         pub struct Stats {
             $($(#[doc = $help])+ pub $name: u64,)+
         }
@@ -89,6 +90,8 @@ pub struct Chains {
 }
 
 counters! {
+    /// Messages delivered to the upper layer.
+    received: Sum,
     /// Messages sent inline, straight from the caller's buffer.
     sent_inline: Sum,
     /// Messages that were written into their receiver's ring (eager RDMA).
@@ -138,8 +141,6 @@ counters! {
     send_chained: Sum,
     /// Completions of sends that were looked at.
     completions: Sum,
-    /// Messages delivered to the upper layer.
-    received: Sum,
     /// Explicit credit messages sent.
     credit_messages: Sum,
     /// Peers that had said nothing for a while and were asked whether they are there.

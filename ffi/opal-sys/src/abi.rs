@@ -29,10 +29,12 @@ type ProcForNameFn = unsafe extern "C" fn(opal_process_name_t) -> *mut opal_proc
 
 /// A supported Open MPI.
 #[derive(Debug)]
+#[repr(C)] // in this order: each message needs the first two
 pub struct Abi {
+    trigger: NonNull<Trigger>,
+    deliver: Deliver,
     base: Base,
     family: Box<dyn Family>,
-    deliver: Deliver,
     version: String,
     uses_threads: NonNull<bool>,
     /// What the parameter `pmix_base_async_modex` is; not every build has it.
@@ -41,7 +43,6 @@ pub struct Abi {
     users: NonNull<i32>,
     /// libmpi's `ompi_mpi_state_t`; a program that uses libopen-pal alone has none.
     mpi_state: Option<NonNull<i32>>,
-    trigger: NonNull<Trigger>,
     /// A variable that holds a function; MPI_Init replaces it.
     proc_for_name: NonNull<Option<ProcForNameFn>>,
     proc_local: unsafe extern "C" fn() -> *mut opal_proc_t,

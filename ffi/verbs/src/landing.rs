@@ -67,13 +67,14 @@ impl Drop for Memory {
 
 /// Registered memory of its own, zero at first.
 #[derive(Debug)]
+#[repr(C)] // in this order: what each look reads comes first
 pub struct Landing {
     at: NonNull<u8>,
     len: usize,
     /// Pieces of it that are lent.
     lent: usize,
-    /// The registration goes first.
-    mr: ManuallyDrop<Mr>,
+    /// The registration goes first. Boxed: no message needs it.
+    mr: ManuallyDrop<Box<Mr>>,
     memory: ManuallyDrop<Arc<Memory>>,
 }
 
@@ -191,7 +192,13 @@ impl Landing {
         let (at, access) = (memory.start(), Access::LOCAL_WRITE | Access::REMOTE_WRITE);
         // SAFETY: the memory is ours and goes behind its registration. What peers write is taken for bytes that may be anything.
         let mr = unsafe { Mr::register(pd, at.as_ptr(), len, access) }?;
-        Ok(Landing { at, len, lent: 0, mr: ManuallyDrop::new(mr), memory: ManuallyDrop::new(memory) })
+        Ok(Landing {
+            at,
+            len,
+            lent: 0,
+            mr: ManuallyDrop::new(Box::new(mr)),
+            memory: ManuallyDrop::new(memory),
+        })
     }
 
     /// Where peers write: its first byte, and its key.

@@ -24,13 +24,14 @@ use std::sync::Arc;
 
 /// A queue pair.
 #[derive(Debug)]
+#[repr(C)] // in this order: what each message reads comes first
 pub struct Qp {
-    pd: Arc<Pd>,
     raw: NonNull<sys::ibv_qp>,
     /// The driver's functions, looked up once.
-    post_send: ops::PostSend,
     write_short: Option<ops::WriteShort>,
+    post_send: ops::PostSend,
     sends_at_once: Option<ops::SendsAtOnce>,
+    pd: Arc<Pd>,
     kind: QpKind,
     num: Qpn,
     cap: QpCap,

@@ -241,17 +241,18 @@ impl Deref for Completion {
 
 /// Completions that have been polled and not been looked at, in order. One that is dropped leaves
 /// the buffer of its work request with the device.
+#[repr(C)] // in this order: whether there are any is asked more often than what they are
 pub struct Completions<const N: usize> {
-    /// Those from `next` to `len`, which is at most `N`, are initialised.
-    wcs: [MaybeUninit<sys::ibv_wc>; N],
     next: usize,
     len: usize,
+    /// Those from `next` to `len`, which is at most `N`, are initialised.
+    wcs: [MaybeUninit<sys::ibv_wc>; N],
 }
 
 impl<const N: usize> Completions<N> {
     /// None, and room for `N`.
     pub const fn new() -> Completions<N> {
-        Completions { wcs: [const { MaybeUninit::uninit() }; N], next: 0, len: 0 }
+        Completions { next: 0, len: 0, wcs: [const { MaybeUninit::uninit() }; N] }
     }
 
     /// All have been taken.

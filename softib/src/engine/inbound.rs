@@ -62,17 +62,18 @@ impl Hot {
 
 /// The receiving side of all rings.
 #[derive(Debug)]
+#[repr(C)] // in this order: what each poll looks at comes first
 pub struct Inbound {
-    /// One bit for each ring that has something and is not watched.
-    pub(super) bitmap: Words<{ RINGS / 64 }>,
-    /// Whether one may be set.
-    pub(super) marked: Word,
-    pub(super) inlets: Arc<Inlets>,
     /// As far as they have been looked at: senders claim them from the first on.
     pub(super) rings: Vec<Option<RecvRing>>,
-    pub(super) hot: Vec<Hot>,
     /// The one of them that the shortcut looks at next, or [`NO_RING`].
     pub(super) turn: usize,
+    /// Whether one may be set.
+    pub(super) marked: Word,
+    pub(super) hot: Vec<Hot>,
+    /// One bit for each ring that has something and is not watched.
+    pub(super) bitmap: Words<{ RINGS / 64 }>,
+    pub(super) inlets: Arc<Inlets>,
     pub owner: Owner,
     /// When the thread is a [deputy](Owner::Deputy) no longer.
     pub(super) stands_in_until: Option<Instant>,

@@ -48,9 +48,10 @@ static ENGINE: AtomicPtr<Engine> = AtomicPtr::new(std::ptr::null_mut());
 
 /// The device of this process: its state under a lock, and its thread.
 #[derive(Debug)]
+#[repr(C, align(64))] // in this order
 pub struct Engine {
-    lock: Lock<State>,
     pub shared: std::sync::Arc<Shared>,
+    lock: Lock<State>,
     thread: Mutex<Option<DeviceThread>>,
 }
 

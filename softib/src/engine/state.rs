@@ -9,13 +9,14 @@ use crate::objects::world::World;
 
 /// All of it, in the parts that are borrowed at the same time.
 #[derive(Debug)]
+#[repr(C)] // in this order: each verb touches what comes first in it and in its parts
 pub struct State {
+    /// What the last poll has found nothing at.
+    pub still: Still,
     /// The queue pairs.
     pub qps: Qps,
     /// The inbound rings.
     pub inbound: Inbound,
     /// The rest.
     pub w: World,
-    /// What the last poll has found nothing at.
-    pub still: Still,
 }

@@ -24,17 +24,18 @@ const MOST: u32 = 1024;
 
 /// The words, and the queue that is empty as long as they do not change.
 #[derive(Debug)]
+#[repr(C)] // in this order
 pub struct Still {
     /// Null: nothing is known. The address [behind the queue's](behind): it is of several rings.
     cq: *mut ibv_cq,
     /// The next cell of the only hot ring.
     cell: Awaited,
+    /// The word that says that another ring may have something ([`handover::is_marked`]).
+    marked: Word,
     /// Those of several.
     cells: Vec<Awaited>,
     /// Polls for which what was found at several has held since [`Self::take_held`].
     held: u32,
-    /// The word that says that another ring may have something ([`handover::is_marked`]).
-    marked: Word,
 }
 
 /// A cell in which a message is expected: its tag, and its number.

@@ -50,17 +50,19 @@ pub enum Armed {
 
 /// A completion queue.
 #[derive(Debug)]
+#[repr(C)] // in this order: what each poll looks at comes first
 pub struct Cq {
+    len: usize,
+    /// Armed, or with stamps: a new completion needs attention.
+    pub watchful: bool,
+    /// A completion has found it full: it takes no more.
+    pub overrun: bool,
     c: CBox<CqEx>,
     /// Index of its context.
     pub context: usize,
     /// Index of its completion channel.
     pub channel: Option<usize>,
     armed: Armed,
-    /// Armed, or with stamps: a new completion needs attention.
-    pub watchful: bool,
-    /// A completion has found it full: it takes no more.
-    pub overrun: bool,
     /// Messages of so many bytes may stay where they lie (`shm::placed`).
     pub placed_from: u32,
     /// Queue pairs that complete here.
@@ -76,7 +78,6 @@ pub struct Cq {
     stamps: Box<[Stamp]>,
     /// Where the oldest lies.
     head: usize,
-    len: usize,
     /// Completions that had been taken when `head` was at the start of the ring last.
     lap: usize,
     /// Completions since the queue was made that need raise no event any more; what has been taken needs none either.

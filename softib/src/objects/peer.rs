@@ -329,7 +329,13 @@ const AHEAD: usize = 16;
 
 /// A connected queue pair's view of the other side.
 #[derive(Debug)]
+#[repr(C)] // in this order: what each message touches comes first
 pub struct Link {
+    /// The region of the peer that we write to by our own hand, once there is one, which the peer shares, and the one of a file of its program.
+    pub window: Option<Box<Mapped>>,
+    pub file: Option<Box<Mapped>>,
+    /// The sequence number of the remote QP's entry when `view` was copied, and where it is now.
+    sequence: Option<(u32, Word)>,
     /// Slot of the peer's process.
     pub slot: usize,
     /// Index of the remote QP in its process.
@@ -356,15 +362,10 @@ pub struct Link {
     ahead: [u32; AHEAD],
     /// Positions below this one are in `ahead`.
     known: u32,
-    /// The sequence number of the remote QP's entry when `view` was copied, and where it is now.
-    sequence: Option<(u32, Word)>,
     /// The remote generation we first spoke to; another one is another connection.
     generation: Option<u32>,
     /// The remote queue could not be mapped.
     pub is_short: bool,
-    /// The region of the peer that we write to by our own hand, once there is one, which the peer shares, and the one of a file of its program.
-    pub window: Option<Box<Mapped>>,
-    pub file: Option<Box<Mapped>>,
     /// The key that was looked up last and names nothing that can be mapped.
     pub apart: u32,
     /// The buffers of its receives, as far as we fill them by our own hand.

@@ -41,7 +41,23 @@ pub enum Stream {
 }
 
 /// A queue pair.
+#[repr(C, align(64))] // in this order: what each message touches comes first
 pub struct Qp {
+    /// In RTS, and nothing keeps its sends from going straight out: no plan of faults, the port is up, an iWARP stream is open.
+    pub direct: bool,
+    /// The same, and reliable: short sends take the shortcut.
+    pub short: bool,
+    /// The same, and short writes that are no requests may stand in for these.
+    pub writes: bool,
+    /// Every send is signalled.
+    pub sig_all: bool,
+    /// Sends that could not go out at once, in order.
+    pub sq: VecDeque<Queued>,
+    /// The other side, while it is connected.
+    pub link: Option<Link>,
+    /// Send requests posted, and those whose completion has been polled (or covered by a polled one).
+    pub sq_posted: u32,
+    pub sq_retired: u32,
     /// What programs know it by.
     pub c: QpC,
     /// Index of its context.
@@ -54,12 +70,6 @@ pub struct Qp {
     pub kind: u32,
     /// `ibv_qp_state`.
     pub state: u32,
-    /// In RTS, and nothing keeps its sends from going straight out: no plan of faults, the port is up, an iWARP stream is open.
-    pub direct: bool,
-    /// The same, and reliable: short sends take the shortcut.
-    pub short: bool,
-    /// The same, and short writes that are no requests may stand in for these.
-    pub writes: bool,
     /// The messages that need no more questions: those of the connected peer, once connections are established on both sides.
     pub usual: Usual,
     /// Index of its protection domain.
@@ -72,25 +82,16 @@ pub struct Qp {
     pub srq: Option<usize>,
     /// Its capabilities, as granted.
     pub cap: ibv_qp_cap,
-    /// Every send is signalled.
-    pub sig_all: bool,
     /// What modify_qp has set, for query_qp and for the machine.
     pub attr: ibv_qp_attr,
     /// Rises with every reset ([`Public::generation`]).
     pub generation: u32,
-    /// The other side, while it is connected.
-    pub link: Option<Link>,
     /// Its receive queue, unless it has an SRQ or receives nothing.
     pub rq: Option<RecvQ>,
     /// A message of several fragments on its way in.
     pub inbound: Option<Partial>,
-    /// Sends that could not go out at once, in order.
-    pub sq: VecDeque<Queued>,
     /// How many requests behind the first one have gone out (`initiator::ahead`).
     pub ahead: usize,
-    /// Send requests posted, and those whose completion has been polled (or covered by a polled one).
-    pub sq_posted: u32,
-    pub sq_retired: u32,
     /// It is in [`World::busy`](super::world::World::busy).
     pub busy: bool,
     /// An RDMA WRITE through the ring that was refused, for this reason, and is not over yet (unreliable QPs).
@@ -115,6 +116,9 @@ pub struct Qp {
     pub ending: Option<Box<Ending>>,
 }
 
+const _: () =
+    assert!(std::mem::offset_of!(Qp, link) + size_of::<usize>() <= 64, "whether it may write, and where to");
+
 /// A queue pair that is in the error state and has not been flushed: what was acknowledged before is taken in first (`engine::ending`).
 #[derive(Debug)]
 pub struct Ending {
@@ -132,6 +136,7 @@ impl std::fmt::Debug for Qp {
 
 /// All queue pairs of the process, by index.
 #[derive(Debug)]
+#[repr(C)] // in this order
 pub struct Qps {
     table: Vec<Option<Box<Qp>>>,
     generations: Vec<u32>,

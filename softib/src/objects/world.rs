@@ -23,7 +23,10 @@ use std::time::Instant;
 
 /// Plain counters, for tests, benches and the curious.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)] // in this order: a short message counts the first one
 pub struct Stats {
+    /// RDMA operations done by our own hand: by process_vm_*, or in memory of the peer that is mapped here.
+    pub rdma_direct: u64,
     /// System calls that woke a peer's device thread.
     pub doorbells: u64,
     /// Sends that found no receive and were put back.
@@ -41,8 +44,6 @@ pub struct Stats {
     pub takeovers: u64,
     /// Rings that polls no longer looked at, because they had had nothing for long: each was announced again by its next message.
     pub cooled: u64,
-    /// RDMA operations done by our own hand: by process_vm_*, or in memory of the peer that is mapped here.
-    pub rdma_direct: u64,
     /// RDMA operations done by messages through the rings.
     pub rdma_ring: u64,
     /// READs that a peer was asked for and did not send in time: they were done by process_vm_readv.
@@ -58,7 +59,29 @@ const UNLOOKED: u32 = 16;
 
 /// Everything but queue pairs and inbound rings.
 #[derive(Debug)]
+#[repr(C)] // in this order: what each verb touches comes first
 pub struct World {
+    /// Queue pairs with sends waiting, by index.
+    pub busy: Vec<usize>,
+    /// Queue pairs whose CQ overran under them, by number.
+    pub doomed: Vec<u32>,
+    /// Answers to RDMA requests that came through a ring.
+    pub replies: VecDeque<Reply>,
+    /// The ring whose sender has yet to be told how far it has been read, for the program was given a payload of it, and the completion
+    /// queue of that.
+    pub lender: Option<(usize, usize)>,
+    /// Completion queues.
+    pub cqs: Slab<Cq>,
+    /// A short message has been posted since the last poll: the next one follows on its heels.
+    pub in_burst: bool,
+    /// Something has come that does not wait for the program's next poll: a request for memory, its answer, what fires a channel.
+    pub hurried: bool,
+    /// Polls since the rings were looked at, each of which found a completion that waited.
+    pub unlooked: u32,
+    /// Counters.
+    pub stats: Stats,
+    /// Only an answer of one piece is waited for, which is on its way.
+    pub expected: Expected,
     /// Our segment.
     pub segment: Segment,
     /// What our ports are.
@@ -79,44 +102,23 @@ pub struct World {
     pub parents: Vec<Parent>,
     /// Memory regions and windows.
     pub mrs: Mrs,
-    /// Completion queues.
-    pub cqs: Slab<Cq>,
     /// Completion channels.
     pub channels: Slab<Channel>,
     /// Shared receive queues.
     pub srqs: Slab<Srq>,
     /// Processes that we send to.
     pub peers: Peers,
-    /// Queue pairs with sends waiting, by index.
-    pub busy: Vec<usize>,
-    /// Queue pairs whose CQ overran under them, by number.
-    pub doomed: Vec<u32>,
     /// Queue pairs that have gone to the error state and have not been flushed, by index; empty when the lock is free.
     pub ending: Vec<usize>,
     /// Places of destroyed receive queues, that an initiator may just be looking at.
     pub retired: Vec<(Instant, Extent)>,
-    /// Answers to RDMA requests that came through a ring.
-    pub replies: VecDeque<Reply>,
     /// Domains, and what belongs to them.
     pub xrc: Xrc,
     /// Multicast groups that our queue pairs listen to.
     pub groups: Groups,
-    /// Counters.
-    pub stats: Stats,
-    /// Something has come that does not wait for the program's next poll: a request for memory, its answer, what fires a channel.
-    pub hurried: bool,
     /// When the last look was over at what waits, if something does; and whether the program was elsewhere between that and the present one.
     pub looked: Option<Instant>,
     pub was_elsewhere: bool,
-    /// Only an answer of one piece is waited for, which is on its way.
-    pub expected: Expected,
-    /// Polls since the rings were looked at, each of which found a completion that waited.
-    pub unlooked: u32,
-    /// A short message has been posted since the last poll: the next one follows on its heels.
-    pub in_burst: bool,
-    /// The ring whose sender has yet to be told how far it has been read, for the program was given a payload of it, and the completion
-    /// queue of that.
-    pub lender: Option<(usize, usize)>,
     /// Messages that the last look has left in their rings.
     pub left: Left,
 }

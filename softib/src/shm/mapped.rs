@@ -17,6 +17,7 @@ const LOOPED: usize = 1024;
 
 /// The region, as it was looked up, and its bytes.
 #[derive(Debug)]
+#[repr(C, align(64))] // two cache lines
 pub struct Mapped {
     /// Its row in the peer's table.
     pub row: Watched,
@@ -27,13 +28,15 @@ pub struct Mapped {
     /// Says to the peer which of its regions we work on; and whether its deregistration does not make us execute a fence.
     hazard: Word,
     fenced: bool,
+    alive: u32,
     /// The peer's word of life, and what it is as long as it lives.
     life: Word,
-    alive: u32,
     /// Where was written last.
     last: NonNull<u8>,
     map: Arc<Map>,
 }
+
+const _: () = assert!(size_of::<Mapped>() == 128, "two cache lines");
 
 // SAFETY: the bytes belong to a mapping that may be used from any thread; they are reached by copies only.
 unsafe impl Send for Mapped {}

@@ -25,15 +25,18 @@ pub trait GiveUp {
 
 /// A value, the lock that threads take, and how often it may be [glanced at](Guarded::glance) with no lock and no question before something changes.
 #[allow(missing_debug_implementations, reason = "the value is reached under the lock only")]
+#[repr(C)] // in this order: what each message reads is in one cache line, and the value is behind it
 pub struct Guarded<T> {
-    lock: Lock<()>,
-    /// Threads that wait for the lock.
-    waiting: AtomicU32,
     /// A thread of ours may enter, holding the lock, so that every other one has to take it, too.
     shared: AtomicBool,
     /// So many glances may follow; [`NONE`] if something has entered since they were allowed; [`MARKED`].
     glances: AtomicI32,
+    /// Threads that wait for the lock.
+    waiting: AtomicU32,
+    /// More than one thread may call.
+    threads: &'static AtomicBool,
     value: UnsafeCell<T>,
+    lock: Lock<()>,
 }
 
 // SAFETY: the value is reached by `enter`, `enter_again` and `glance` only: callers of the first hold the lock or are the only thread, those of the
@@ -52,15 +55,22 @@ impl<T: GiveUp> Drop for Unfinished<T> {
 }
 
 impl<T: GiveUp> Guarded<T> {
-    /// The value, with its lock free.
-    pub fn new(value: T) -> Self {
+    /// The value, with its lock free; `threads` is true while more than one thread may call.
+    pub fn new(value: T, threads: &'static AtomicBool) -> Self {
         Guarded {
-            lock: Lock::new(()),
-            waiting: AtomicU32::new(0),
             shared: AtomicBool::new(false),
             glances: AtomicI32::new(NONE),
+            waiting: AtomicU32::new(0),
+            threads,
             value: UnsafeCell::new(value),
+            lock: Lock::new(()),
         }
+    }
+
+    /// More than one thread may call. It can become true at any time: it is read on every entry.
+    #[inline(always)] // with every call
+    pub fn uses_threads(&self) -> bool {
+        self.threads.load(Ordering::Relaxed)
     }
 
     /// Callers take the lock, even if Open MPI has one thread only.
@@ -179,6 +189,8 @@ mod tests {
     use super::*;
     use crate::mca::guard::guard;
 
+    static THREADS: AtomicBool = AtomicBool::new(false);
+
     struct Counts(Option<(u32, u32)>);
 
     impl GiveUp for Counts {
@@ -189,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_looks_around_leaves_the_lock_to_one_that_waits_for_it() {
-        let (state, had) = (Guarded::new(Counts(None)), AtomicU32::new(0));
+        let (state, had) = (Guarded::new(Counts(None), &THREADS), AtomicU32::new(0));
         for turn in 1..=100 {
             std::thread::scope(|scope| {
                 let held = state.lock();
@@ -217,7 +229,7 @@ mod tests {
     #[test]
     fn one_thread_without_the_lock_and_ours_with_it_are_never_in_at_once() {
         const SHARES: u32 = 2000;
-        let (state, over) = (Guarded::new(Counts(Some((0, 0)))), AtomicBool::new(false));
+        let (state, over) = (Guarded::new(Counts(Some((0, 0))), &THREADS), AtomicBool::new(false));
         let ours = || {
             while !over.load(Ordering::Relaxed) {
                 let Some(lock) = state.try_lock().filter(|_| state.is_shared()) else {
@@ -250,7 +262,7 @@ mod tests {
 
     #[test]
     fn glances_are_as_many_as_allowed_and_end_when_anything_enters_or_may() {
-        let state = Guarded::new(Counts(Some((0, 0))));
+        let state = Guarded::new(Counts(Some((0, 0))), &THREADS);
         // SAFETY: one thread.
         let glance = || unsafe { state.glance(|_, left| left) };
         // SAFETY: one thread.
@@ -271,7 +283,7 @@ mod tests {
 
     #[test]
     fn a_value_is_untouched_until_anything_enters_or_may() {
-        let state = Guarded::new(Counts(Some((0, 0))));
+        let state = Guarded::new(Counts(Some((0, 0))), &THREADS);
         // SAFETY: one thread.
         let enter = || unsafe { state.enter(|counts| step(counts, false)) };
         assert!(!state.is_untouched(), "it has not been marked");
@@ -302,7 +314,7 @@ mod tests {
     #[test]
     fn what_a_panic_has_left_half_changed_is_used_no_more_with_and_without_the_lock() {
         for locks in [false, true] {
-            let state = Guarded::new(Counts(Some((0, 0))));
+            let state = Guarded::new(Counts(Some((0, 0))), &THREADS);
             let enter = |panics| {
                 guard("btl_test", None, || {
                     let _lock = locks.then(|| state.lock());

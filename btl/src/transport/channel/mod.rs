@@ -90,22 +90,23 @@ impl Signalling {
 
 /// A queue pair that sends.
 #[derive(Debug)]
+#[repr(C)] // in this order: what each message reads comes first
 pub struct Channel {
     /// The queue pair.
     pub qp: Arc<Qp>,
+    /// What is behind a read waits for it. Linux's siw completes a send before a read that was posted
+    /// before it, and a completion retires all lines before its own.
+    fences: bool,
+    /// Reads and atomics that have not completed.
+    reads: u16,
+    /// The flags of the next request, but for the signal.
+    flags: SendFlags,
+    /// Bytes in buffers that went out behind the last signalled request.
+    unsignalled: u32,
     /// What all its work request ids have in common.
     name: LineId,
     /// One line for each work request that has not completed.
     pub ledger: Ledger,
-    /// Bytes in buffers that went out behind the last signalled request.
-    unsignalled: u32,
-    /// Reads and atomics that have not completed.
-    reads: u16,
-    /// What is behind a read waits for it. Linux's siw completes a send before a read that was posted
-    /// before it, and a completion retires all lines before its own.
-    fences: bool,
-    /// The flags of the next request, but for the signal.
-    flags: SendFlags,
 }
 
 impl Channel {

@@ -4,6 +4,7 @@
 
 /// Counts are of the upper layer's messages over one connection, all queues together, modulo 2^32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)] // in this order: each message counts
 pub struct Ends {
     /// To the peer.
     pub sent: u32,

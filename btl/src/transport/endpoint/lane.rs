@@ -9,6 +9,7 @@ use crate::transport::channel::{Channel, Ledger, Line, LineId, SHORT};
 use crate::transport::port::OpenPort;
 use crate::transport::port::config::Config;
 use crate::transport::port::depth::CONTROL_WQES;
+use std::mem::offset_of;
 use std::sync::Arc;
 use verbs::Qp;
 
@@ -28,35 +29,38 @@ pub enum Lack {
 
 /// One queue of the layout to one peer.
 #[derive(Debug)]
+#[repr(C)] // in this order: what each message reads and writes comes first
 pub struct Lane {
+    /// Shorter payloads may go [straight](Self::post_straight).
+    pub straight_below: u16,
+    /// Messages that take a data credit and have gone since the endpoint was made, modulo 2^16.
+    pub sent: u16,
+    /// Those that have come, likewise.
+    pub received: u16,
+    /// Largest message (header included) that goes inline, and has a copy in the ledger.
+    pub max_inline: u16,
     /// The queue pair; none until the connection manager has made it, and none of its own for an X
     /// queue.
     pub channel: Option<Channel>,
     /// Send work queue entries that are free.
     pub budget: SendBudget,
-    /// Largest message (header included) that goes inline, and has a copy in the ledger.
-    pub max_inline: u16,
-    /// Largest that the device copies from its pieces as it is posted, in units of [`GATHERED`] bytes.
-    max_gathered: u16,
-    /// Shorter payloads may go [straight](Self::post_straight).
-    pub straight_below: u16,
     /// End-to-end credits and the window that is open to the peer; shared queues have none.
     pub credits: Option<(Credits, Window)>,
     /// Fewest credits that a message has left.
     fewest: u16,
-    /// Receive slots whose buffers have been consumed and are to be posted again.
-    pub consumed: Vec<u32>,
+    /// Largest that the device copies from its pieces as it is posted, in units of [`GATHERED`] bytes.
+    max_gathered: u16,
     /// Messages that have had to wait. The count survives the connection.
     pub queued: u32,
     /// Those of them that have been posted or given up. This count survives it, too.
     pub served: u32,
     /// Send work requests that have completed.
     pub completed: u32,
-    /// Messages that take a data credit and have gone since the endpoint was made, modulo 2^16.
-    pub sent: u16,
-    /// Those that have come, likewise.
-    pub received: u16,
+    /// Receive slots whose buffers have been consumed and are to be posted again.
+    pub consumed: Vec<u32>,
 }
+
+const _: () = assert!(offset_of!(Lane, channel) == size_of::<u64>(), "a count, and the queue pair");
 
 impl Lane {
     /// The lanes of one peer, without queue pairs.

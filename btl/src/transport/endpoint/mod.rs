@@ -18,6 +18,7 @@ pub mod timeline;
 /// Bytes to and from each peer.
 pub mod traffic;
 
+use crate::transport::LINE;
 use crate::transport::channel::{Connection, Operation};
 use crate::transport::port::entries::Entries;
 pub use retained::Resume;
@@ -33,6 +34,7 @@ use retained::Former;
 use route::XrcRoute;
 use state::{Action, Event, Handshake, State};
 use std::collections::VecDeque;
+use std::mem::offset_of;
 use std::time::Duration;
 use traffic::Traffic;
 
@@ -86,12 +88,23 @@ pub enum Listing {
 
 /// The state of one peer.
 #[derive(Debug)]
+#[repr(C, align(64))] // in this order: what each message reads and writes is in the first cache line
 pub struct Endpoint<C> {
-    /// Where it stands; written by `on` only.
-    state: State,
+    /// One lane per queue of the layout; none before its first message or connection.
+    pub lanes: Vec<Lane>,
+    /// Bytes to it and from it, whatever the connection.
+    pub traffic: Traffic,
+    /// The rings of eager RDMA, or [`NO_RING`].
+    pub ring: u32,
     /// Tells the endpoints apart that this position has had: with it, the upper layer's name for
     /// the endpoint.
     pub generation: u32,
+    /// Where it stands; written by `on` only.
+    state: State,
+    /// Messages over the connection, and how it comes to its end.
+    pub ends: Ends,
+    /// Send work requests that the device owns.
+    pub outstanding: u32,
     /// Which connection at this position: names it to the connection manager and in work requests.
     /// It starts as `generation`.
     pub epoch: u32,
@@ -102,8 +115,6 @@ pub struct Endpoint<C> {
     pub has_turned: bool,
     /// Whether its peer may connect.
     pub listing: Listing,
-    /// One lane per queue of the layout; none before its first message or connection.
-    pub lanes: Vec<Lane>,
     /// RDMA operations in order, waiting.
     pub rdma: VecDeque<Operation<C>>,
     /// Handed back when the connection is there and what was queued flows, or when it will not be.
@@ -119,12 +130,6 @@ pub struct Endpoint<C> {
     pub peer_has_sent: bool,
     /// Which long messages may go to it.
     pub long: LongSends,
-    /// Send work requests that the device owns.
-    pub outstanding: u32,
-    /// Bytes to it and from it, whatever the connection.
-    pub traffic: Traffic,
-    /// Messages over the connection, and how it comes to its end.
-    pub ends: Ends,
     /// RDMA operations among them, but for those over X queues, which their path counts.
     pub rdma_out: u32,
     /// Callbacks of the upper layer that have not returned.
@@ -160,11 +165,14 @@ pub struct Endpoint<C> {
     pub first: Option<First>,
     /// iWARP: queues, by bit, that nothing has come over yet, where the peer has to send first.
     pub unopened: u16,
-    /// The rings of eager RDMA, or [`NO_RING`].
-    pub ring: u32,
     /// Messages from the peer when it had rings last.
     pub ringless_from: u32,
 }
+
+const _: () = assert!(
+    offset_of!(Endpoint<u64>, ends) + 2 * size_of::<u32>() <= LINE,
+    "what a message finds here, and counts"
+);
 
 /// There are no rings of this number.
 pub const NO_RING: u32 = u32::MAX;

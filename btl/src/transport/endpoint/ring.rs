@@ -7,7 +7,9 @@ use crate::protocol::eager::{
     ALONE, Cursor, Expected, LONGEST, Lap, Refused, SLOT, TRAILER, Trailer, ends_within, slots_of,
 };
 use crate::protocol::wire::Offer;
+use crate::transport::LINE;
 use crate::transport::channel::copy;
+use std::mem::offset_of;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use verbs::{Error, Landing, Lent, Pd, Pieces, Place, RKey, Remote, ShortWriter, Watch};
@@ -19,9 +21,6 @@ const AHEAD: usize = 2;
 /// one asks again.
 const LONG: u32 = 33;
 const ELSEWHERE: u32 = 1024;
-
-/// A cache line.
-const LINE: usize = 64;
 
 /// Each look asks for all lines of a message as long as the last one, up to so many bytes of payload. A longer one would be taken from its sender
 /// line by line while that writes it.
@@ -38,32 +37,36 @@ const ASKED: usize = 2048;
 
 /// The rings of one connection.
 #[derive(Debug)]
+#[repr(C, align(64))] // in this order: what each look reads, and each message to the peer, is in the first cache line
 pub struct Ring {
-    landing: Landing,
-    next: Cursor,
-    /// The next message; [`Expected::NONE`] when it is closed. What comes in its lane otherwise [changes](Self::expect_next) it.
-    expected: Expected,
-    /// Messages that have not been [counted](Self::take_uncounted) yet, and bytes of their payloads.
-    uncounted: u32,
-    uncounted_len: u32,
-    /// When so many slots have been taken, the peer is to be told.
-    due: u32,
-    /// Whose they are.
-    pub endpoint: EpId,
-    /// The peer's memory, once it has offered it.
-    outlet: Option<Box<Outlet>>,
     /// The memory of the next message has been [got ready](Self::make_ready).
     is_made_ready: bool,
     /// Our offer has been taken back; the peer has still to take back its own.
     pub is_closing: bool,
+    /// When so many slots have been taken, the peer is to be told.
+    due: u32,
+    /// The peer's memory, once it has offered it.
+    outlet: Option<Box<Outlet>>,
+    next: Cursor,
+    /// The next message; [`Expected::NONE`] when it is closed. What comes in its lane otherwise [changes](Self::expect_next) it.
+    expected: Expected,
+    landing: Landing,
+    /// Messages that have not been [counted](Self::take_uncounted) yet, and bytes of their payloads.
+    uncounted: u32,
+    uncounted_len: u32,
+    /// Whose they are.
+    pub endpoint: EpId,
     /// Bytes of the payload that was taken last: the next one may be as long.
     last_len: usize,
     /// A message of several slots that has come back, and that [is to be cleared](Self::clear): where it begins, and bytes of its payload.
     /// 0: there is none.
-    stale: (usize, usize),
+    stale: (u32, u32),
     /// Messages of both directions at the last call of [`Self::is_used`].
     seen: u32,
 }
+
+const _: () = assert!(offset_of!(Ring, landing) + 2 * size_of::<usize>() <= LINE, "what is looked at");
+const _: () = assert!(size_of::<Ring>() == 2 * LINE, "what is taken");
 
 /// What is behind a short message, with which the upper layer is done.
 #[derive(Debug)]
@@ -107,18 +110,21 @@ impl Landed {
 
 /// Where our messages go.
 #[derive(Debug)]
+#[repr(C, align(64))] // one cache line
 struct Outlet {
     next: Cursor,
+    /// One trailer before the peer's memory begins: a message that ends at a place has its trailer so far behind this address.
+    trailers: u64,
+    rkey: RKey,
     /// Slots that are known to be free.
     free: u32,
     /// So many messages of more than [`LONG`] slots do not ask for room.
     elsewhere: u32,
-    /// One trailer before the peer's memory begins: a message that ends at a place has its trailer so far behind this address.
-    trailers: u64,
-    rkey: RKey,
     /// The message that is posted next; as long as the longest one so far.
     bytes: Vec<u8>,
 }
+
+const _: () = assert!(size_of::<Outlet>() == LINE, "what is sent");
 
 /// The way of the next message, which the device carries out as it is called, for which there is room.
 #[derive(Debug)]
@@ -360,7 +366,7 @@ impl Ring {
     fn clear_later(&mut self, payload: &Lent) {
         self.clear();
         let Some(begin) = self.landing.place_of(payload) else { return };
-        self.stale = (begin, payload.capacity());
+        self.stale = (begin as u32, payload.capacity() as u32);
     }
 
     /// The slots of a message of several get its trailer: no bytes of it are a trailer of the next lap.
@@ -370,7 +376,7 @@ impl Ring {
         if len == 0 {
             return;
         }
-        let end = begin + len + TRAILER;
+        let (len, end) = (len as usize, (begin + len) as usize + TRAILER);
         let trailer = self.landing.word(end / TRAILER - 1);
         ends_within(end, len).for_each(|end| self.landing.put_word(end / TRAILER - 1, trailer));
     }

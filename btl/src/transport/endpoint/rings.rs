@@ -10,8 +10,10 @@
 use super::ring::{Landed, Next, Ring};
 use super::{EpId, NO_RING};
 use crate::protocol::eager::{LONGEST, Lap, TRAILER};
+use crate::transport::LINE;
 use crate::transport::port::config::Eager;
 use slab::Slab;
+use std::mem::offset_of;
 use std::sync::Arc;
 use verbs::{Error, Lent, Pd, Watch};
 
@@ -44,41 +46,44 @@ const NEVER: u32 = u32::MAX;
 
 /// All rings.
 #[derive(Debug)]
+#[repr(C, align(64))] // in this order: what each look reads is in the first cache lines
 pub struct Rings {
     /// By the number that endpoints and messages have; those that are closed, and of which messages are still read, among them.
     rings: Slab<Ring>,
     /// The numbers of those that are looked at with every look.
     hot: Vec<u32>,
-    /// Where in `hot` the next look begins.
-    turn: usize,
-    /// Those that are open.
-    open: u16,
-    config: Option<Eager>,
-    /// Bytes of the longest payload that goes into them.
-    pub longest: usize,
-    /// A peer is to be told of what has been taken, and could not be.
-    pub owe_word: bool,
+    /// Where the next message of the only hot one lands, from [`Self::watch`] on; of several, what always seems to have landed.
+    first: Watched,
+    /// They are looked at with every glance whose number has none of these bits.
+    beside: u32,
+    /// In which of them the last look has found a message, or [`NO_RING`].
+    found: u32,
+    /// Of which of them messages have been taken that its endpoint has not counted yet, or [`NO_RING`].
+    pub uncounted: u32,
+    /// So many messages may still be taken before the next look.
+    left: u32,
     /// So many looks have found messages in rings, and none anything else.
     streak: u8,
     /// So many of those that come first in a row have found nothing.
     vain: u8,
     /// So many have found something else, and none messages in rings.
     others: u8,
+    /// A peer is to be told of what has been taken, and could not be.
+    pub owe_word: bool,
     /// So often there was no place for another one.
     missed: u16,
-    /// So many messages may still be taken before the next look.
-    left: u32,
-    /// In which of them the last look has found a message, or [`NO_RING`].
-    found: u32,
-    /// Of which of them messages have been taken that its endpoint has not counted yet, or [`NO_RING`].
-    pub uncounted: u32,
-    /// Where the next message of the only hot one lands, from [`Self::watch`] on; of several, what always seems to have landed.
-    first: Watched,
+    /// Those that are open.
+    open: u16,
+    /// Where in `hot` the next look begins.
+    turn: usize,
+    /// Bytes of the longest payload that goes into them.
+    pub longest: usize,
     /// The places of all hot ones, if there are several.
     several: Vec<Watched>,
-    /// They are looked at with every glance whose number has none of these bits.
-    beside: u32,
+    config: Option<Eager>,
 }
+
+const _: () = assert!(offset_of!(Rings, open) < 2 * LINE, "what is looked at");
 
 /// A place where a message is expected, which is asked for again and again.
 #[derive(Debug)]

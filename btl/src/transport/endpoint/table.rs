@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, HashMap};
 
 /// All endpoints. A position is used again; epochs tell apart the connections that it has had.
 #[derive(Debug)]
+#[repr(C)] // in this order
 pub struct Endpoints<C> {
     table: Slab<Box<Endpoint<C>>>,
     /// The connection at each position, current or last.

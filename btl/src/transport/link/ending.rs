@@ -96,7 +96,7 @@ impl<C> Transport<C> {
                 ep.ends.peer_ends(count);
                 if !self.ending.contains(&id) {
                     self.ending.push(id);
-                    self.chores = true;
+                    self.rx.chores = true;
                 }
             }
         }

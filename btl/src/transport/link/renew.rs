@@ -123,7 +123,7 @@ impl<C> Transport<C> {
     /// The next look that finds nothing carries on with this.
     pub(super) fn renew_later(&mut self, renewal: Renewal) {
         self.renewals.push(renewal);
-        self.chores = true;
+        self.rx.chores = true;
     }
 
     /// Carries on with what is to be begun anew; from within a poll, but from no completion.

@@ -13,11 +13,12 @@ use verbs::{Atomics, Mr, Pd};
 
 /// The device's objects, the connection managers, and what both are told.
 #[derive(Debug)]
+#[repr(C)] // in this order: whether a connection manager has something to say is asked with every look
 pub struct OpenPort {
-    /// The configuration as this device can have it.
-    pub config: Config,
     /// The connection managers.
     pub service: cpc::Service,
+    /// The configuration as this device can have it.
+    pub config: Config,
     /// How the queue pair to oneself is to be.
     pub to_itself: QpPlan,
     /// The protection domain.

@@ -71,7 +71,7 @@ impl<C> Transport<C> {
     /// Calls of ours have brought something about that a look is to see to: no glance may follow.
     #[inline(always)] // with every look
     pub fn has_begun(&self) -> bool {
-        self.chores || self.tx.awaited != 0 || !self.up.is_empty()
+        self.rx.chores || self.tx.awaited != 0 || !self.up.is_empty()
     }
 
     /// As [`Self::glance`], where something has been called since the last look, and in place of the next one: if messages come through rings, and there

@@ -39,7 +39,7 @@ impl<C> Transport<C> {
     /// A message may have to be held back.
     #[inline]
     pub(super) fn is_behind(&self) -> bool {
-        self.tx.answers > self.port.config.hold.peer || !self.rx.hold.is_empty()
+        self.tx.answers > self.tx.most_answers || !self.rx.hold.is_empty()
     }
 
     /// Messages of the endpoint at this position may be executed.
@@ -58,7 +58,7 @@ impl<C> Transport<C> {
         self.stats.held += 1;
         let delivery = self.rx.kept(delivery);
         self.rx.hold.put(index, delivery);
-        self.chores = true;
+        self.rx.chores = true;
         self.stats.held_high = self.stats.held_high.max(self.rx.hold.len() as u64);
         None
     }

@@ -17,25 +17,40 @@ pub use cts::CtsRecvs;
 pub use glance::Glance;
 
 use crate::protocol::hold::Hold;
+use crate::transport::LINE;
 use crate::transport::channel::Connection;
 use crate::transport::port::queue::RecvQueue;
 use crate::transport::{BATCH, Delivery};
 use qpns::Qpns;
 use slots::RecvSlots;
+use std::mem::offset_of;
 use std::sync::Arc;
 use verbs::{Completion, Completions, Cq};
 
 /// What is received, from all endpoints.
 #[derive(Debug)]
+#[repr(C, align(64))] // in this order
 pub struct Rx {
-    /// Where receives complete.
-    pub(super) cq: Arc<Cq>,
-    /// Completions that are being looked at.
-    batch: Completions<BATCH>,
     /// Looks at the completions, for what is to be done every so often.
     looks: u32,
     /// Glances before the next of them, which are counted there as if they had been made.
     glances: u32,
+    /// Where receives complete.
+    pub(super) cq: Arc<Cq>,
+    /// The last message, with which the upper layer is done, and which has not been seen to yet.
+    done: Option<Delivery>,
+    /// The next look that finds nothing has something to do, besides what completions that are on their way bring.
+    pub(super) chores: bool,
+    /// A batch of a shared queue may be due.
+    refills: bool,
+    /// A shared queue holds nothing, for want of a buffer.
+    hungry: bool,
+    /// Messages that wait for answers to be let out.
+    pub(super) hold: Hold<Delivery>,
+    /// Completions that are being looked at.
+    batch: Completions<BATCH>,
+    /// Endpoint and queue of the last message, if its buffer has not been posted again, or its sender may be offered a ring.
+    latest: Option<(u32, usize)>,
     /// One for each queue of the layout.
     pub(super) queues: Vec<RecvQueue>,
     /// Receives and their buffers.
@@ -44,23 +59,19 @@ pub struct Rx {
     pub(super) qpns: Qpns,
     /// Messages of shared queues whose queue pairs are not known yet.
     pub(super) parked: Vec<Completion>,
-    /// The last message, with which the upper layer is done, and which has not been seen to yet.
-    done: Option<Delivery>,
-    /// Endpoint and queue of the last message, if its buffer has not been posted again, or its sender may be offered a ring.
-    latest: Option<(u32, usize)>,
-    /// A batch of a shared queue may be due.
-    refills: bool,
-    /// A shared queue holds nothing, for want of a buffer.
-    hungry: bool,
     /// The receives of the peers' clear-to-send messages.
     pub(super) cts: CtsRecvs,
-    /// Messages that wait for answers to be let out.
-    pub(super) hold: Hold<Delivery>,
     /// Looks in a row that have found nothing while messages were held.
     idle: u32,
     /// Answers that waited at the last one.
     answers: u32,
 }
+
+const _: () = assert!(offset_of!(Rx, hungry) < LINE, "looks, and what one has to see to");
+const _: () = assert!(
+    offset_of!(Rx, batch) + 2 * size_of::<usize>() <= 2 * LINE,
+    "whether anything waits to be handed up"
+);
 
 impl Rx {
     /// Nothing has been posted.
@@ -76,6 +87,7 @@ impl Rx {
             parked: Vec::new(),
             done: None,
             latest: None,
+            chores: false,
             refills: false,
             hungry: false,
             cts,

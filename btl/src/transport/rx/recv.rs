@@ -113,7 +113,7 @@ impl<C> Transport<C> {
     /// Nothing has arrived.
     #[inline(always)] // with every look
     fn end_look(&mut self) -> bool {
-        if self.chores || self.tx.awaited != 0 || self.rx.looks.is_multiple_of(RARE_LOOKS) {
+        if self.rx.chores || self.tx.awaited != 0 || self.rx.looks.is_multiple_of(RARE_LOOKS) {
             return self.found_nothing();
         }
         self.may_glance()
@@ -203,7 +203,7 @@ impl<C> Transport<C> {
         if self.rings.owe_word {
             self.tell_untold();
         }
-        self.chores = !self.ending.is_empty()
+        self.rx.chores = !self.ending.is_empty()
             || !self.renewals.is_empty()
             || !self.rx.hold.is_empty()
             || self.rings.owe_word;
@@ -448,7 +448,7 @@ impl<C> Transport<C> {
         };
         current.back(buf);
         lane.consumed.push(slot);
-        (self.rx.latest, self.chores) = (Some((endpoint.index, queue)), true);
+        (self.rx.latest, self.rx.chores) = (Some((endpoint.index, queue)), true);
         let Some((credits, window)) = &mut lane.credits else { return };
         if !credits.consumed_quietly(window) {
             self.credit_due(endpoint.index, queue);
@@ -487,7 +487,7 @@ impl<C> Transport<C> {
     #[inline(never)]
     fn consider_later(&mut self, index: u32, queue: usize) {
         if self.rings.are_offered() && self.rx.queues.get(queue).is_some_and(|queue| queue.shared.is_some()) {
-            (self.rx.latest, self.chores) = (Some((index, queue)), true);
+            (self.rx.latest, self.rx.chores) = (Some((index, queue)), true);
         }
     }
 
@@ -498,7 +498,7 @@ impl<C> Transport<C> {
             self.landed_delivered(slot, buf);
         } else if self.rx.queues[queue].shared.is_some() {
             self.rx.repost(queue, slot, buf);
-            self.chores |= self.rx.refills;
+            self.rx.chores |= self.rx.refills;
         } else {
             self.rx.drop_slot(queue, slot, buf);
         }

@@ -93,7 +93,7 @@ impl<C> Transport<C> {
         };
         let Some(lane) = ep.lanes.first_mut() else { return };
         if !lane.budget.acquire() {
-            (self.rings.owe_word, self.chores) = (true, true);
+            (self.rings.owe_word, self.rx.chores) = (true, true);
             return;
         }
         // The last entries are got back by a completion only.

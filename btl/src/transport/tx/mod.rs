@@ -21,27 +21,34 @@ pub use sendi::Attempt;
 
 use crate::protocol::pending::Pending;
 use crate::transport::BATCH;
+use crate::transport::LINE;
 use crate::transport::channel::{Held, Ready, Signalling};
 use crate::transport::port::buffer::Queued;
 use crate::transport::port::queue::SendQueue;
 use crate::transport::stats::Chains;
 use slab::Slab;
+use std::mem::offset_of;
 use std::sync::Arc;
 use verbs::{Completions, Cq, Pool};
 
 /// What is sent, to all endpoints.
 #[derive(Debug)]
+#[repr(C, align(64))] // in this order
 pub struct Tx<C> {
-    /// Where sends complete.
-    pub(super) cq: Arc<Cq>,
-    /// Completions that are being looked at.
-    batch: Completions<BATCH>,
-    /// How many requests may go unsignalled, one after the other.
-    pub(super) signalling: Signalling,
+    /// The signalled ones among the [outstanding](Self::outstanding) requests: completions that are on their way, if nothing fails.
+    pub(super) awaited: u32,
     /// Send work requests that have not completed.
     pub(super) outstanding: u32,
-    /// The signalled ones among them: completions that are on their way, if nothing fails.
-    pub(super) awaited: u32,
+    /// Messages among those that wait which receive callbacks have sent.
+    pub(super) answers: u32,
+    /// While more of these wait, messages are held back (`Config::hold`).
+    pub(super) most_answers: u32,
+    /// How many requests may go unsignalled, one after the other.
+    pub(super) signalling: Signalling,
+    /// Messages that wait for a connection, a credit or an entry.
+    pub(super) pending: Pending<Queued>,
+    /// Where sends complete.
+    pub(super) cq: Arc<Cq>,
     /// Callbacks that the upper layer is owed, for all endpoints.
     owed: u64,
     /// Something has been kept for another connection, once at least.
@@ -54,21 +61,29 @@ pub struct Tx<C> {
     pub(super) words: Pool,
     /// What the lines of all ledgers give back.
     pub(super) held: Slab<Held<C>>,
-    /// Messages that wait for a connection, a credit or an entry.
-    pub(super) pending: Pending<Queued>,
-    /// Those among them that receive callbacks have sent.
-    pub(super) answers: u32,
     /// Requests posted only to have others reported.
     pub(super) markers: u64,
     /// Messages that are about to be posted with one call; empty in between.
     ready: Vec<Ready>,
     /// What went to the device in lists.
     pub(super) chains: Chains,
+    /// Completions that are being looked at.
+    batch: Completions<BATCH>,
 }
+
+const _: () = assert!(
+    offset_of!(Tx<u64>, pending) + size_of::<usize>() <= LINE,
+    "whether anything is awaited or waits"
+);
 
 impl<C> Tx<C> {
     /// Nothing has been sent.
-    pub fn new(cq: Arc<Cq>, queues: Vec<SendQueue>, words: Pool, signalling: Signalling) -> Tx<C> {
+    pub fn new(
+        cq: Arc<Cq>,
+        queues: Vec<SendQueue>,
+        words: Pool,
+        (signalling, most_answers): (Signalling, u32),
+    ) -> Tx<C> {
         Tx {
             cq,
             batch: Completions::new(),
@@ -83,6 +98,7 @@ impl<C> Tx<C> {
             held: Slab::new(),
             pending: Pending::new(),
             answers: 0,
+            most_answers,
             markers: 0,
             ready: Vec::new(),
             chains: Chains::default(),

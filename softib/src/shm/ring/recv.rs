@@ -25,31 +25,32 @@ const TIMED_OF: u8 = 8;
 
 /// The receiving end, in our own segment.
 #[derive(Debug)]
+#[repr(C)] // in this order: what each poll looks at comes first
 pub struct RecvRing {
+    cells: Cells,
+    seq: u32,
+    /// The cell for which there is nothing to prepare.
+    awaited: u32,
+    broken: bool,
+    /// While it reads, it was time to tell the sender how far the ring has been read.
+    late: bool,
+    published: (u32, u32),
+    /// Address of the payload that the program was given where it lies, or 0.
+    lent: usize,
     /// Our tables.
     map: Arc<Map>,
     /// Cells, control block and bulk.
     data: Arc<Map>,
     index: usize,
-    cells: Cells,
-    seq: u32,
     bulk: u32,
     bulk_len: u32,
     /// Bytes of the bulk that are in use.
     used: u32,
-    published: (u32, u32),
-    /// The cell for which there is nothing to prepare.
-    awaited: u32,
     /// The cell that has been made ready for its sender last.
     acquired: u32,
     /// Who sends: slot and incarnation of its process.
     pub slot: usize,
     pub incarnation: u64,
-    broken: bool,
-    /// Address of the payload that the program was given where it lies, or 0.
-    lent: usize,
-    /// While it reads, it was time to tell the sender how far the ring has been read.
-    late: bool,
     /// How the sender is to write long messages; and the one that is being timed, with its length.
     pace: Pace,
     timed: Option<(Begin, u32)>,
