@@ -5,6 +5,8 @@
  *     rate    windows of up to 64 messages, leader to follower; an empty message back answers each window
  *     both    windows of up to 64 messages each way
  *     turns   a message each way, after 10 ms without MPI, which are not timed: programs compute and communicate by turns
+ *     walks   a message each way, after each rank has walked through more memory than a second level cache holds, which is not timed:
+ *             programs work on their data, and code and data of MPI have to come back from farther away
  *     tests   a message each way; MPI_Testall between pieces of computation of 10 us, until both are done
  *     sum     MPI_Allreduce: sums of 64-bit integers
  *     everyone  MPI_Alltoall: a slot from each rank to each rank
@@ -46,8 +48,9 @@ struct kind {
     int most_slots;
     void (*exchange)(size_t size, int slots);
     enum payloads payloads;
-    /* Seconds in which the ranks compute before the clock runs. */
+    /* Seconds in which the ranks compute before the clock runs, and whether they walk through memory of theirs meanwhile. */
     double computes;
+    int walks;
 };
 
 /* Without a call of MPI that would look around. */
@@ -55,6 +58,21 @@ static void compute(double seconds) {
     double end = MPI_Wtime() + seconds;
     while (MPI_Wtime() < end) {
     }
+}
+
+/* Most second level caches have 2 MiB at most. */
+static void walk(void) {
+    enum { BYTES = 4 << 20, PASSES = 2 };
+    static unsigned char walked[BYTES];
+    for (int pass = 0; pass < PASSES; pass++)
+        for (int at = 0; at < BYTES; at += 64) ((volatile unsigned char *)walked)[at]++;
+}
+
+/* What comes before the clock runs. A walk is over before that time, so that the ranks begin together. */
+static void work_alone(const struct kind *kind) {
+    double begin = MPI_Wtime();
+    if (kind->walks) walk();
+    compute(kind->computes - (MPI_Wtime() - begin));
 }
 
 static void send_slot(size_t size, int slot) {
@@ -270,22 +288,23 @@ static void count_up(size_t size, int slots) {
 }
 
 static const struct kind kinds[] = {
-    {"size", 256 << 10, 128, bounce, BOTH_WAYS, 0},
-    {"rate", 8 << 20, 16 * WINDOW, stream, ONE_WAY, 0},
-    {"both", 4 << 20, 16 * WINDOW, cross, BOTH_WAYS, 0},
-    {"swap", 4 << 20, 1, cross, BOTH_WAYS, 0},
-    {"turns", 4 << 20, 1, cross, BOTH_WAYS, 0.010},
-    {"tests", 4 << 20, 1, cross_by_tests, BOTH_WAYS, 0},
-    {"sum", 1 << 20, 64, sum, SUMS, 0},
-    {"everyone", 1 << 20, 64, from_everyone, FROM_RANKS, 0},
-    {"bcast", 1 << 20, 64, broadcast, FROM_ROOTS, 0},
-    {"put", 1 << 20, 64, put, ONE_WAY, 0},
-    {"get", 1 << 20, 64, get, WAY_BACK, 0},
-    {"puts", 4 << 20, 64, put_all, BOTH_WAYS, 0},
-    {"gets", 4 << 20, 64, get_all, BOTH_WAYS, 0},
-    {"fetch", 1 << 20, 64, fetch, WAY_BACK, 0},
-    {"line", 64 << 10, 128, hop, NONE, 0},
-    {"core", 64 << 10, 128, count_up, NONE, 0},
+    {"size", 256 << 10, 128, bounce, BOTH_WAYS, 0, 0},
+    {"rate", 8 << 20, 16 * WINDOW, stream, ONE_WAY, 0, 0},
+    {"both", 4 << 20, 16 * WINDOW, cross, BOTH_WAYS, 0, 0},
+    {"swap", 4 << 20, 1, cross, BOTH_WAYS, 0, 0},
+    {"turns", 4 << 20, 1, cross, BOTH_WAYS, 0.010, 0},
+    {"walks", 4 << 20, 1, cross, BOTH_WAYS, 0.0015, 1},
+    {"tests", 4 << 20, 1, cross_by_tests, BOTH_WAYS, 0, 0},
+    {"sum", 1 << 20, 64, sum, SUMS, 0, 0},
+    {"everyone", 1 << 20, 64, from_everyone, FROM_RANKS, 0, 0},
+    {"bcast", 1 << 20, 64, broadcast, FROM_ROOTS, 0, 0},
+    {"put", 1 << 20, 64, put, ONE_WAY, 0, 0},
+    {"get", 1 << 20, 64, get, WAY_BACK, 0, 0},
+    {"puts", 4 << 20, 64, put_all, BOTH_WAYS, 0, 0},
+    {"gets", 4 << 20, 64, get_all, BOTH_WAYS, 0, 0},
+    {"fetch", 1 << 20, 64, fetch, WAY_BACK, 0, 0},
+    {"line", 64 << 10, 128, hop, NONE, 0, 0},
+    {"core", 64 << 10, 128, count_up, NONE, 0, 0},
 };
 
 /* What a kind needs before its first exchange. Every rank calls this. */

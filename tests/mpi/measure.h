@@ -10,7 +10,7 @@
  * clock's own cost is spread. Patterns depend on rank, size, batch and position: a stale or swapped payload is always seen.
  *
  * A result is a line, `KIND BYTES batches N median_us X min_us Y`: microseconds, medians and minima over batches. For `size` that is a half
- * round trip, as for `line`; for `core` the time of 500 steps on the slowest rank; for `rate`, `both`, `swap`, `turns` and `tests` the time by all messages of all pairs; else that of one operation. */
+ * round trip, as for `line`; for `core` the time of 500 steps on the slowest rank; for `rate`, `both`, `swap`, `turns`, `walks` and `tests` the time by all messages of all pairs; else that of one operation. */
 #ifndef OXIB_MEASURE_H
 #define OXIB_MEASURE_H
 
@@ -100,7 +100,7 @@ static void inspect(const struct kind *kind, size_t size, int slots, int batch) 
 static double one_batch(const struct kind *kind, size_t size, int slots, int batch) {
     prepare(kind, size, slots, batch);
     MPI_Barrier(MPI_COMM_WORLD);
-    compute(kind->computes);
+    work_alone(kind);
     double begin = MPI_Wtime();
     kind->exchange(size, slots);
     double end = MPI_Wtime();

@@ -38,6 +38,8 @@ pub enum Kind {
     Swap,
     /// One each way at the same time, behind 10 ms without MPI.
     Turns,
+    /// One each way at the same time, behind a walk of each rank through more memory than a second level cache holds.
+    Walks,
     /// One each way at the same time, with MPI_Testall between pieces of computation of 10 us.
     Tests,
     /// MPI_Allreduce.
@@ -64,12 +66,13 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 16] = [
+    pub const ALL: [Kind; 17] = [
         Kind::HalfRoundTrip,
         Kind::OneWay,
         Kind::BothWays,
         Kind::Swap,
         Kind::Turns,
+        Kind::Walks,
         Kind::Tests,
         Kind::Sum,
         Kind::Everyone,
@@ -96,6 +99,7 @@ impl Kind {
             Kind::BothWays => "both ways",
             Kind::Swap => "one each way",
             Kind::Turns => "by turns",
+            Kind::Walks => "behind a walk",
             Kind::Tests => "by tests",
             Kind::Sum => "MPI_Allreduce",
             Kind::Everyone => "MPI_Alltoall",
@@ -118,6 +122,7 @@ impl Kind {
             Kind::BothWays => "both",
             Kind::Swap => "swap",
             Kind::Turns => "turns",
+            Kind::Walks => "walks",
             Kind::Tests => "tests",
             Kind::Sum => "sum",
             Kind::Everyone => "everyone",

@@ -84,8 +84,9 @@ usage: cargo xtask COMMAND [OPTIONS]
                 --pairs N          rounds (default: 11; with --connect and --memory 3, with --threads 11)
                 --sizes LIST       half round trips of these sizes only, like 8,4k,1M: `--pairs 3 --sizes 8,4k` takes seconds
                 --windows          message rate and bandwidth only (with --sizes: too)
-                --patterns         what programs do only: a message each way behind 10 ms without MPI, or with MPI_Test now and then,
-                                   collective operations, MPI_Put, MPI_Get (one at a time, and many each way), MPI_Fetch_and_op
+                --patterns         what programs do only: a message each way behind 10 ms without MPI, behind a walk through memory,
+                                   or with MPI_Test now and then, collective operations, MPI_Put, MPI_Get (one at a time, and many
+                                   each way), MPI_Fetch_and_op
                 --transports LIST  the first is compared with the others; default: oxib,vader,tcp,ucx-sm,openib,ucx-rc_v
                 --defaults         vader, sm and openib as they come, not with the settings with which they are fastest here
                 --try SETTINGS     oxib with MCA parameters, too: --try \"btl_oxib_max_inline=0 btl_oxib_eager_limit=4k\", or

@@ -28,9 +28,10 @@ const WINDOWS: [Measurement; 7] = [
 ];
 
 /// What programs do, and with which payloads.
-const PATTERNS: [(Kind, &[u64]); 11] = [
+const PATTERNS: [(Kind, &[u64]); 12] = [
     (Kind::Swap, &[8, 4096, 64 << 10, 256 << 10, 1 << 20]),
     (Kind::Turns, &[8, 2000, 64 << 10, 256 << 10, 1 << 20, 4 << 20]),
+    (Kind::Walks, &[8, 1000, 4096]),
     (Kind::Tests, &[64 << 10, 256 << 10, 1 << 20, 4 << 20]),
     (Kind::Sum, OF_OPERATIONS),
     (Kind::Everyone, OF_OPERATIONS),
