@@ -54,7 +54,7 @@ pub use landing::{Landing, Place, Watch, WordRead};
 pub use mr::{Access, Mr, Pd, locked_memory};
 pub use pool::{Buf, Pool, PoolConfig, PoolError};
 pub use posted::{Destroyed, Posted, SEND_COUNT};
-pub use qp::{Pieces, Qp, ShortWriter};
+pub use qp::{Pieces, Qp, QpHandle, ShortWriter};
 pub use qp_attr::{AhAttr, InitAttr, QpCap, QpInit, QpKind, QpState, RtrAttr, RtsAttr};
 pub use recv::{Filling, Lent, Recv, RecvList, RecvQueue, Unposted};
 pub use request::{AtomicOp, RdmaOp, Remote, SendFlags, Sge};

@@ -350,12 +350,6 @@ impl Qp {
         self.sends_at_once.is_none_or(|ask| unsafe { ask(self.raw.as_ptr(), len) } != 0)
     }
 
-    /// The device's own way of writing pieces and a word behind them, if it [has one](crate::Context::writes_short).
-    #[inline(always)] // with every message
-    pub fn short_writer(&self) -> Option<ShortWriter<'_>> {
-        self.write_short.map(|write| ShortWriter { qp: self, write })
-    }
-
     /// Carries out an atomic on a peer's memory. The value before comes into the first eight bytes of a buffer, which is the device's
     /// until the completion.
     ///
@@ -440,6 +434,48 @@ impl Drop for Qp {
     }
 }
 
+/// A queue pair that is kept, and beside it what a short write needs of it: one line of memory fewer to wait for.
+#[derive(Clone, Debug)]
+#[repr(C)] // in this order
+pub struct QpHandle {
+    raw: NonNull<sys::ibv_qp>,
+    write_short: Option<ops::WriteShort>,
+    qp: Arc<Qp>,
+}
+
+// SAFETY: as `Qp`, which it keeps.
+unsafe impl Send for QpHandle {}
+// SAFETY: likewise.
+unsafe impl Sync for QpHandle {}
+
+impl From<Arc<Qp>> for QpHandle {
+    fn from(qp: Arc<Qp>) -> QpHandle {
+        QpHandle { raw: qp.raw, write_short: qp.write_short, qp }
+    }
+}
+
+impl std::ops::Deref for QpHandle {
+    type Target = Qp;
+
+    #[inline(always)] // with every message
+    fn deref(&self) -> &Qp {
+        &self.qp
+    }
+}
+
+impl QpHandle {
+    /// What it keeps.
+    pub fn shared(&self) -> &Arc<Qp> {
+        &self.qp
+    }
+
+    /// The device's own way of writing pieces and a word behind them, if it [has one](crate::Context::writes_short).
+    #[inline(always)] // with every message
+    pub fn short_writer(&self) -> Option<ShortWriter<'_>> {
+        self.write_short.map(|write| ShortWriter { raw: self.raw, write, qp: PhantomData })
+    }
+}
+
 /// Two buffers, as a [`ShortWriter`] takes them.
 #[derive(Clone, Copy, Debug)]
 pub struct Pieces<'a> {
@@ -466,8 +502,9 @@ impl<'a> Pieces<'a> {
 /// A way of writing that some devices have, whatever goes inline.
 #[derive(Clone, Copy, Debug)]
 pub struct ShortWriter<'a> {
-    qp: &'a Qp,
+    raw: NonNull<sys::ibv_qp>,
     write: ops::WriteShort,
+    qp: PhantomData<&'a Qp>,
 }
 
 impl ShortWriter<'_> {
@@ -476,7 +513,7 @@ impl ShortWriter<'_> {
     #[inline(always)] // with every message
     pub fn write(self, pieces: &Pieces<'_>, last: u64, remote: Remote) -> bool {
         // SAFETY: a live queue pair; the pieces are read before the call returns.
-        unsafe { (self.write)(self.qp.raw(), &pieces.raw, last, remote.addr, remote.rkey.0) == 0 }
+        unsafe { (self.write)(self.raw.as_ptr(), &pieces.raw, last, remote.addr, remote.rkey.0) == 0 }
     }
 }
 

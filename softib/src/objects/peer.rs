@@ -332,7 +332,7 @@ const AHEAD: usize = 16;
 #[repr(C)] // in this order: what each message touches comes first
 pub struct Link {
     /// The region of the peer that we write to by our own hand, once there is one, which the peer shares, and the one of a file of its program.
-    pub window: Option<Box<Mapped>>,
+    pub window: Option<Mapped>,
     pub file: Option<Box<Mapped>>,
     /// The sequence number of the remote QP's entry when `view` was copied, and where it is now.
     sequence: Option<(u32, Word)>,

@@ -117,7 +117,7 @@ pub struct Qp {
 }
 
 const _: () =
-    assert!(std::mem::offset_of!(Qp, link) + size_of::<usize>() <= 64, "whether it may write, and where to");
+    assert!(std::mem::offset_of!(Qp, link) == 64, "whether it may write; then, where to");
 
 /// A queue pair that is in the error state and has not been flushed: what was acknowledged before is taken in first (`engine::ending`).
 #[derive(Debug)]

@@ -33,7 +33,7 @@ use crate::protocol::atomic;
 use crate::protocol::wire::HEADER_LEN;
 use slab::Slab;
 use std::sync::Arc;
-use verbs::{AtomicOp, Buf, Qp, RdmaOp, Remote, SendFlags, SrqNum};
+use verbs::{AtomicOp, Buf, Qp, QpHandle, RdmaOp, Remote, SendFlags, SrqNum};
 
 /// What a work request carries.
 #[derive(Debug)]
@@ -93,7 +93,7 @@ impl Signalling {
 #[repr(C)] // in this order: what each message reads comes first
 pub struct Channel {
     /// The queue pair.
-    pub qp: Arc<Qp>,
+    pub qp: QpHandle,
     /// What is behind a read waits for it. Linux's siw completes a send before a read that was posted
     /// before it, and a completion retires all lines before its own.
     fences: bool,
@@ -115,7 +115,7 @@ impl Channel {
     pub fn new(qp: Arc<Qp>, name: LineId, depth: u32) -> Channel {
         let fences = qp.is_iwarp();
         let (ledger, flags) = (Ledger::with_depth(depth), SendFlags::empty());
-        Channel { qp, name, ledger, unsignalled: 0, reads: 0, fences, flags }
+        Channel { qp: qp.into(), name, ledger, unsignalled: 0, reads: 0, fences, flags }
     }
 
     /// A line of this queue pair.

@@ -124,7 +124,7 @@ impl Lane {
 
     /// The queue pair of its own.
     pub fn qp(&self) -> Option<&Arc<Qp>> {
-        self.channel.as_ref().map(|channel| &channel.qp)
+        self.channel.as_ref().map(|channel| channel.qp.shared())
     }
 
     /// The route to the peer's process is there, over a send queue pair that it shares with others;

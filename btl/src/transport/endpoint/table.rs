@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, HashMap};
 #[derive(Debug)]
 #[repr(C)] // in this order
 pub struct Endpoints<C> {
-    table: Slab<Box<Endpoint<C>>>,
+    table: Slab<Endpoint<C>>,
     /// The connection at each position, current or last.
     epochs: Vec<u32>,
     by_name: HashMap<u64, u32>,
@@ -38,13 +38,13 @@ impl<C> Endpoints<C> {
     /// The endpoint at a position.
     #[inline]
     pub fn get(&self, index: u32) -> Option<&Endpoint<C>> {
-        self.table.get(index as usize).map(|ep| &**ep)
+        self.table.get(index as usize)
     }
 
     /// The endpoint at a position.
     #[inline]
     pub fn get_mut(&mut self, index: u32) -> Option<&mut Endpoint<C>> {
-        self.table.get_mut(index as usize).map(|ep| &mut **ep)
+        self.table.get_mut(index as usize)
     }
 
     /// The endpoint that the upper layer calls so, unless it is gone.
@@ -92,12 +92,12 @@ impl<C> Endpoints<C> {
         let id = EpId { index: index as u32, generation: self.epochs[index] };
         let ep = make(id);
         self.by_name.insert(ep.peer, id.index);
-        place.insert(Box::new(ep));
+        place.insert(ep);
         id
     }
 
     /// Takes the endpoint at a position out, and keeps its bytes, and its timeline if that is wanted.
-    pub fn remove(&mut self, index: u32) -> Option<Box<Endpoint<C>>> {
+    pub fn remove(&mut self, index: u32) -> Option<Endpoint<C>> {
         let ep = self.table.try_remove(index as usize)?;
         self.by_name.remove(&ep.peer);
         self.gone.entry(ep.peer).or_default().add(ep.traffic);
@@ -150,12 +150,12 @@ impl<C> Endpoints<C> {
 
     /// Every endpoint, with its position.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &Endpoint<C>)> {
-        self.table.iter().map(|(index, ep)| (index as u32, &**ep))
+        self.table.iter().map(|(index, ep)| (index as u32, ep))
     }
 
     /// All of them, with their positions.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut Endpoint<C>)> {
-        self.table.iter_mut().map(|(index, ep)| (index as u32, &mut **ep))
+        self.table.iter_mut().map(|(index, ep)| (index as u32, ep))
     }
 }
 

@@ -170,7 +170,7 @@ impl<C> Transport<C> {
         let Some(mut ep) = self.endpoints.remove(id.index) else { return };
         self.drop_held(id.index);
         self.up.end_waiting(&mut ep, true);
-        let Endpoint { epoch, lanes, outstanding, rdma, entries, ring, .. } = *ep;
+        let Endpoint { epoch, lanes, outstanding, rdma, entries, ring, .. } = ep;
         self.tx.give_up(rdma, &mut self.up);
         self.end_epoch(id.index, epoch, lanes, outstanding);
         self.rings.close(ring);

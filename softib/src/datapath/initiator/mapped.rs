@@ -35,7 +35,7 @@ pub fn open<'a>(link: &'a mut Link, peer: &mut Peer, qpn: u32, rkey: u32) -> Opt
         link.file = Some(Box::new(window));
         return None;
     }
-    Some(link.window.insert(Box::new(window)))
+    Some(link.window.insert(window))
 }
 
 /// Whether the memory of a request is mapped here.

@@ -143,10 +143,10 @@ fn has_nothing_queued(qp: &Qp) -> bool {
 #[inline(always)]
 fn find<'a>(qp: &'a mut Qp, w: &mut World, rkey: u32) -> Option<&'a mut Mapped> {
     let link = qp.link.as_mut().filter(|link| link.is_current())?;
-    if link.window.as_deref().is_none_or(|window| !is_it(window, rkey)) {
+    if link.window.as_ref().is_none_or(|window| !is_it(window, rkey)) {
         return find_anew(link, w, qp.attr.dest_qp_num, rkey);
     }
-    link.window.as_deref_mut()
+    link.window.as_mut()
 }
 
 /// It is the one with this key, and its peer lives.
