@@ -116,8 +116,7 @@ pub struct Qp {
     pub ending: Option<Box<Ending>>,
 }
 
-const _: () =
-    assert!(std::mem::offset_of!(Qp, link) == 64, "whether it may write; then, where to");
+const _: () = assert!(std::mem::offset_of!(Qp, link) == 64, "whether it may write; then, where to");
 
 /// A queue pair that is in the error state and has not been flushed: what was acknowledged before is taken in first (`engine::ending`).
 #[derive(Debug)]
