@@ -121,7 +121,7 @@ fn behind_a_call_a_glance_does_where_nothing_is_due() {
     exchange(&mut world, (0, 1), 8, 30);
     for _ in 0..300 {
         world.send(0, 1, 30);
-        if world.sides[0].glance_anew() == Glance::Nothing {
+        if world.sides[0].glance_anew() == Glance::Nothing && world.sides[0].may_glance() {
             world.send(1, 0, 30);
             assert_eq!(world.sides[0].glance(), Glance::Landed, "{}", world.books());
         }

@@ -147,9 +147,9 @@ mod tests {
         let sizes = [
             ("Line", size_of::<Line>(), 8),
             ("Ledger", size_of::<Ledger>(), 56),
-            ("Channel", size_of::<Channel>(), 88),
+            ("Channel", size_of::<Channel>(), 104),
             ("Credits and Window", size_of::<(Credits, Window)>(), 18),
-            ("Lane", size_of::<Lane>(), 160),
+            ("Lane", size_of::<Lane>(), 176),
             ("Endpoint", size_of::<Endpoint<u64>>(), 384),
             ("Held", size_of::<Held<u64>>(), 64),
             ("Posted", size_of::<Posted>(), 40),

@@ -1,4 +1,4 @@
-//! A table of objects of fixed addresses, which remembers the one that was asked for last: whoever asks for that again need not wait for the table.
+//! A table of objects of fixed addresses, which remembers the one that was asked for last: a caller that asks for that again does not wait for the table.
 //!
 //! ```text
 //!   recent: index and address ───────────────────────┐
@@ -52,7 +52,7 @@ impl<T> Entry<T> {
 
 impl<T> Drop for Entry<T> {
     fn drop(&mut self) {
-        // SAFETY: `new` has taken it out of a box, and nobody uses it from now on.
+        // SAFETY: `new` has taken it out of a box, and the entry, which is its only user, is gone.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }

@@ -168,6 +168,11 @@ impl Side {
         found
     }
 
+    /// A glance may follow: the last look has found nothing, and the next one is not due yet.
+    pub fn may_glance(&self) -> bool {
+        self.glances.is_some_and(|left| left != 0)
+    }
+
     /// A glance, if one may follow.
     pub fn glance(&mut self) -> Glance {
         match self.glances.and_then(|left| left.checked_sub(1)) {
