@@ -92,6 +92,7 @@ impl<C> Transport<C> {
         if !self.rings.watch() {
             return Glance::Unclear;
         }
+        // What has landed is not made ready: that waits for both of its lines.
         if self.rings.has_stirred(0) {
             return Glance::Landed;
         }
