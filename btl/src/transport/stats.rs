@@ -90,12 +90,12 @@ pub struct Chains {
 }
 
 counters! {
-    /// Messages delivered to the upper layer.
-    received: Sum,
     /// Messages sent inline, straight from the caller's buffer.
     sent_inline: Sum,
     /// Messages that were written into their receiver's ring (eager RDMA).
     sent_eager: Sum,
+    /// Messages delivered to the upper layer.
+    received: Sum,
     /// Peers that rings of eager RDMA were opened to.
     rings: Sum,
     /// Those among them that have been closed again, for they were not used and another peer sent much.
