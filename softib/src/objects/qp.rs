@@ -5,7 +5,6 @@ use super::fillers;
 use super::peer::Link;
 use super::qp_state::is_receiving;
 use super::recvq::{Partial, RecvQ};
-use super::table::Table;
 use super::work::{Held, Queued, Wait, Work};
 use super::world::World;
 use super::xrc_link::SendLink;
@@ -138,7 +137,7 @@ impl std::fmt::Debug for Qp {
 #[derive(Debug)]
 #[repr(C)] // in this order
 pub struct Qps {
-    table: Table<Qp>,
+    table: Vec<Option<Box<Qp>>>,
     generations: Vec<u32>,
     /// The SRQ that the QP of an index has, or had: messages for it may still be under way.
     shared: Vec<Option<usize>>,
@@ -153,7 +152,7 @@ impl Qps {
     pub fn new() -> Qps {
         // QP numbers 0 and 1 are special in InfiniBand; their indices stay empty in every slot.
         Qps {
-            table: Table::of_empty(2),
+            table: vec![None, None],
             generations: vec![0, 0],
             shared: vec![None, None],
             free: VecDeque::new(),
@@ -169,7 +168,7 @@ impl Qps {
     }
 
     fn grow(&mut self) -> usize {
-        self.table.grow();
+        self.table.push(None);
         self.generations.push(0);
         self.shared.push(None);
         self.table.len() - 1
@@ -184,12 +183,12 @@ impl Qps {
     pub fn insert(&mut self, qp: Box<Qp>) {
         let index = qp.index;
         self.shared[index] = qp.srq;
-        self.table.insert(index, qp);
+        self.table[index] = Some(qp);
     }
 
     /// Takes a queue pair out; its index rests before it is used again.
     pub fn remove(&mut self, index: usize) -> Option<Box<Qp>> {
-        let qp = self.table.take(index)?;
+        let qp = self.table.get_mut(index)?.take()?;
         self.generations[index] = qp.generation;
         self.free.push_back(index);
         Some(qp)
@@ -215,13 +214,7 @@ impl Qps {
     /// The queue pair of an index.
     #[inline]
     pub fn get_mut(&mut self, index: usize) -> Option<&mut Qp> {
-        self.table.get_mut(index)
-    }
-
-    /// The same, which is most often the one that was asked for in this way last.
-    #[inline(always)]
-    pub fn get_again(&mut self, index: usize) -> Option<&mut Qp> {
-        self.table.get_again(index)
+        self.table.get_mut(index)?.as_deref_mut()
     }
 
     /// A completion has been polled: the send queue that it frees, up to where ([`Cqe`](super::cq::Cqe)).
@@ -237,12 +230,12 @@ impl Qps {
 
     /// All queue pairs.
     pub fn iter(&self) -> impl Iterator<Item = &Qp> {
-        self.table.iter()
+        self.table.iter().filter_map(|qp| qp.as_deref())
     }
 
     /// All queue pairs, to be changed.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Qp> {
-        self.table.iter_mut()
+        self.table.iter_mut().filter_map(|qp| qp.as_deref_mut())
     }
 }
 
