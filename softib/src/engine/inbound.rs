@@ -66,9 +66,9 @@ impl Hot {
 pub struct Inbound {
     /// As far as they have been looked at: senders claim them from the first on.
     pub(super) rings: Vec<Option<RecvRing>>,
-    /// The one of them that the shortcut looks at next, or [`NO_RING`].
+    /// The hot one that the shortcut looks at next, or [`NO_RING`].
     pub(super) turn: usize,
-    /// Whether one may be set.
+    /// Whether a bit of `bitmap` may be set.
     pub(super) marked: Word,
     pub(super) hot: Vec<Hot>,
     /// One bit for each ring that has something and is not watched.

@@ -32,7 +32,7 @@ pub struct Still {
     cell: Awaited,
     /// The word that says that another ring may have something ([`handover::is_marked`]).
     marked: Word,
-    /// Those of several.
+    /// The next cells of several.
     cells: Vec<Awaited>,
     /// Polls for which what was found at several has held since [`Self::take_held`].
     held: u32,

@@ -52,6 +52,7 @@ pub enum Armed {
 #[derive(Debug)]
 #[repr(C)] // in this order: what each poll looks at comes first
 pub struct Cq {
+    /// Completions that wait to be polled.
     len: usize,
     /// Armed, or with stamps: a new completion needs attention.
     pub watchful: bool,

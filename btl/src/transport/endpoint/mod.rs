@@ -130,7 +130,7 @@ pub struct Endpoint<C> {
     pub peer_has_sent: bool,
     /// Which long messages may go to it.
     pub long: LongSends,
-    /// RDMA operations among them, but for those over X queues, which their path counts.
+    /// RDMA operations among the [outstanding](Self::outstanding) requests, but for those over X queues, which their path counts.
     pub rdma_out: u32,
     /// Callbacks of the upper layer that have not returned.
     pub owed: Callbacks,
