@@ -101,7 +101,7 @@ pub unsafe extern "C" fn write_short(
     let State { qps, w, .. } = &mut *state;
     // SAFETY: the pieces are readable, as the caller promises.
     let written =
-        qps.get_mut(index).is_some_and(|qp| unsafe { initiator::write_short(qp, w, pieces, last, to) });
+        qps.get_again(index).is_some_and(|qp| unsafe { initiator::write_short(qp, w, pieces, last, to) });
     if written { 0 } else { libc::EAGAIN }
 }
 

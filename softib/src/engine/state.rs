@@ -11,10 +11,10 @@ use crate::objects::world::World;
 #[derive(Debug)]
 #[repr(C)] // in this order: each verb touches what comes first in it and in its parts
 pub struct State {
-    /// What the last poll has found nothing at.
-    pub still: Still,
     /// The queue pairs.
     pub qps: Qps,
+    /// What the last poll has found nothing at.
+    pub still: Still,
     /// The inbound rings.
     pub inbound: Inbound,
     /// The rest.

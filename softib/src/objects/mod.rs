@@ -18,6 +18,7 @@
 //! filling  buffers of peers that we fill           fillers  peers that fill ours
 //! world    all of these but queue pairs
 //! qp       queue pairs                             qp_state the state machine's attribute table (pure)
+//! table    objects by index, the recent one at once
 //! ```
 
 /// Where an XRC message goes.
@@ -65,6 +66,7 @@ pub mod sges;
 pub mod shared;
 /// [`srq::Srq`].
 pub mod srq;
+mod table;
 /// [`work::Work`], and [`work::Queued`] where it waits.
 pub mod work;
 /// [`world::World`], [`world::Stats`].

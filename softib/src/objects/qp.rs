@@ -5,6 +5,7 @@ use super::fillers;
 use super::peer::Link;
 use super::qp_state::is_receiving;
 use super::recvq::{Partial, RecvQ};
+use super::table::Table;
 use super::work::{Held, Queued, Wait, Work};
 use super::world::World;
 use super::xrc_link::SendLink;
@@ -137,7 +138,7 @@ impl std::fmt::Debug for Qp {
 #[derive(Debug)]
 #[repr(C)] // in this order
 pub struct Qps {
-    table: Vec<Option<Box<Qp>>>,
+    table: Table<Qp>,
     generations: Vec<u32>,
     /// The SRQ that the QP of an index has, or had: messages for it may still be under way.
     shared: Vec<Option<usize>>,
@@ -152,7 +153,7 @@ impl Qps {
     pub fn new() -> Qps {
         // QP numbers 0 and 1 are special in InfiniBand; their indices stay empty in every slot.
         Qps {
-            table: vec![None, None],
+            table: Table::of_empty(2),
             generations: vec![0, 0],
             shared: vec![None, None],
             free: VecDeque::new(),
@@ -168,7 +169,7 @@ impl Qps {
     }
 
     fn grow(&mut self) -> usize {
-        self.table.push(None);
+        self.table.grow();
         self.generations.push(0);
         self.shared.push(None);
         self.table.len() - 1
@@ -183,12 +184,12 @@ impl Qps {
     pub fn insert(&mut self, qp: Box<Qp>) {
         let index = qp.index;
         self.shared[index] = qp.srq;
-        self.table[index] = Some(qp);
+        self.table.insert(index, qp);
     }
 
     /// Takes a queue pair out; its index rests before it is used again.
     pub fn remove(&mut self, index: usize) -> Option<Box<Qp>> {
-        let qp = self.table.get_mut(index)?.take()?;
+        let qp = self.table.take(index)?;
         self.generations[index] = qp.generation;
         self.free.push_back(index);
         Some(qp)
@@ -214,7 +215,13 @@ impl Qps {
     /// The queue pair of an index.
     #[inline]
     pub fn get_mut(&mut self, index: usize) -> Option<&mut Qp> {
-        self.table.get_mut(index)?.as_deref_mut()
+        self.table.get_mut(index)
+    }
+
+    /// The same, which is most often the one that was asked for in this way last.
+    #[inline(always)]
+    pub fn get_again(&mut self, index: usize) -> Option<&mut Qp> {
+        self.table.get_again(index)
     }
 
     /// A completion has been polled: the send queue that it frees, up to where ([`Cqe`](super::cq::Cqe)).
@@ -230,12 +237,12 @@ impl Qps {
 
     /// All queue pairs.
     pub fn iter(&self) -> impl Iterator<Item = &Qp> {
-        self.table.iter().filter_map(|qp| qp.as_deref())
+        self.table.iter()
     }
 
     /// All queue pairs, to be changed.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Qp> {
-        self.table.iter_mut().filter_map(|qp| qp.as_deref_mut())
+        self.table.iter_mut()
     }
 }
 
