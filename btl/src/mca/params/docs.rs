@@ -1,7 +1,8 @@
 //! `docs/parameters.md`, rendered from the table.
 #![forbid(unsafe_code)]
 
-use super::table::{BASE_ROWS, ROWS, Row, Scope};
+use super::base::BASE_ROWS;
+use super::table::{ROWS, Row, Scope};
 use super::value::Kind;
 use std::fmt::Write;
 

@@ -1,6 +1,8 @@
 //! The parameters `btl_oxib_*`: one table of rows, the values of this process, and what is wrong
 //! with a bad one.
 
+/// The rows of Open MPI's own.
+pub mod base;
 /// The table as a page of documentation.
 pub mod docs;
 mod register;

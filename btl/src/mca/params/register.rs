@@ -85,7 +85,7 @@ pub fn verbosity(base: &Base) -> i32 {
     ours.max(base.int_var(c"btl_base_verbose").unwrap_or(0))
 }
 
-/// Our defaults of Open MPI's own parameters; `table::BASE_ROWS` documents them.
+/// Our defaults of Open MPI's own parameters; `base::BASE_ROWS` documents them.
 fn defaults(component: *mut mca_btl_base_component_3_0_0_t) -> mca_btl_base_module_t {
     mca_btl_base_module_t {
         btl_component: component,
