@@ -1,23 +1,19 @@
 //! Applications of other projects, from Debian's packages, unmodified, over the drop-in libraries: qperf, libfabric, fio, DAPL, MPICH on
 //! UCX, QEMU's live migration.
 //!
-//! Their packages are fetched once and unpacked below target/ (`applications/unpacked`), because installed they would change the machine;
-//! a distribution that lacks one has its cases skipped. What listens on TCP, or takes no address of loopback, runs in a network
+//! Their packages are [unpacked](super::unpacked), not installed. What listens on TCP, or takes no address of loopback, runs in a network
 //! namespace of its own (`applications/network`); where none can be made, these cases are skipped.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
-use crate::process::{End, Finished, Limits, run};
+use crate::process::{End, Limits, run};
 use crate::suite::case::Verdict;
+use crate::suite::unpacked::{NOT_HERE, below, last_line, libraries, unpack};
 use crate::suite::{Case, Setting, verbs};
 use crate::{Failure, Result};
 
 const LIMITS: u64 = 120;
-/// Downloads take minutes on a slow line.
-const FETCH: u64 = 900;
-/// Exit status of our scripts for what cannot be had or done on this machine.
-const NOT_HERE: i32 = 3;
 const ADDRESS: &str = "10.77.0.1";
 
 /// A program, or a part of one.
@@ -203,7 +199,7 @@ fn run_mpich(setting: &Setting, program: &str, transports: &str) -> Result<Verdi
         says: &[("PASS ", 1)],
         ..BLANK
     };
-    let folder = match application.unpack(setting)? {
+    let folder = match unpack(setting, application.packages)? {
         Ok(folder) => folder,
         Err(reason) => return Ok(Verdict::Skipped(reason)),
     };
@@ -236,7 +232,7 @@ fn qemu((word, how): (&str, &str)) -> Case {
 
 impl Application {
     fn hold(&self, setting: &Setting) -> Result<Verdict> {
-        let folder = match self.unpack(setting)? {
+        let folder = match unpack(setting, self.packages)? {
             Ok(folder) => folder,
             Err(reason) => return Ok(Verdict::Skipped(reason)),
         };
@@ -255,19 +251,6 @@ impl Application {
                 let what = format!("`{}` and `{}`", self.server, self.client);
                 Err(Failure(format!("{what} {}{without}:\n{}", finished.describe(), finished.output)))
             }
-        }
-    }
-
-    /// The folder of its packages, or why they cannot be had here.
-    fn unpack(&self, setting: &Setting) -> Result<std::result::Result<PathBuf, String>> {
-        let name = self.packages.first().copied().unwrap_or_default();
-        let folder = setting.target.join("oxib/applications").join(name);
-        let mut script = Command::new(setting.sources.join("applications/unpacked"));
-        let fetched = run(script.arg(&folder).args(self.packages), Limits::deadline(FETCH), &mut |_| {})?;
-        match fetched.end {
-            End::Exit(0) => Ok(Ok(folder)),
-            End::Exit(NOT_HERE) => Ok(Err(last_line(&fetched))),
-            _ => Err(Failure(format!("fetching {name} {}:\n{}", fetched.describe(), fetched.output))),
         }
     }
 
@@ -298,30 +281,4 @@ impl Application {
         command.env("APPLICATIONS", &scripts).env("DAT_OVERRIDE", scripts.join("dat.conf"));
         command
     }
-}
-
-/// Where the unpacked packages have libraries: usr/lib/x86_64-linux-gnu and lib/x86_64-linux-gnu, and the folders in them, where a package
-/// keeps libraries for itself (`ceph/libceph-common.so.2`), to which the loader is led by an absolute path of the installed package.
-fn libraries(folder: &Path) -> Vec<PathBuf> {
-    let is_one = |path: &PathBuf| path.to_string_lossy().ends_with("-linux-gnu");
-    let common = ["usr/lib", "lib"].iter().flat_map(|place| below(&folder.join(place))).filter(is_one);
-    common.flat_map(|place| std::iter::once(place.clone()).chain(private(&place))).collect()
-}
-
-/// The folders below that hold shared libraries.
-fn private(place: &Path) -> Vec<PathBuf> {
-    let is_library = |path: &PathBuf| path.to_string_lossy().contains(".so.");
-    below(place)
-        .into_iter()
-        .filter(|folder| folder.is_dir() && below(folder).iter().any(is_library))
-        .collect()
-}
-
-fn below(folder: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.map(|entry| entry.path()).collect()
-}
-
-fn last_line(finished: &Finished) -> String {
-    finished.output.lines().last().unwrap_or("without a word").to_owned()
 }

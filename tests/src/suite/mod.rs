@@ -24,6 +24,8 @@
 //!     verbs       verbs programs of other projects, over the drop-in libibverbs
 //!     commands    ... the pairs among them, line by line
 //!     applications    applications of other projects, from their packages: libfabric, MPICH, QEMU, fio, qperf, DAPL
+//!     solvers     MPI programs of other projects, from their packages: HPCC, LAMMPS, ScaLAPACK's testers
+//!     unpacked    Debian packages that are fetched and not installed
 //!     beside      softib beside a real libibverbs, by LD_PRELOAD
 //!     sanitizer   a program of eight threads under ThreadSanitizer
 //!     memcheck    a ping-pong under valgrind, in the full matrix
@@ -69,6 +71,8 @@ pub mod runner;
 pub mod sanitizer;
 pub mod sessions;
 pub mod shortage;
+pub mod solvers;
+pub mod unpacked;
 pub mod verbs;
 pub mod xrc;
 
@@ -108,6 +112,7 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
         fabric::cases(setting),
         broken::cases(setting),
         netpipe::cases(setting),
+        solvers::cases(setting),
         mpi4py::cases(setting),
     ];
     parts.into_iter().flatten().collect()

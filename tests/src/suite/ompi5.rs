@@ -4,7 +4,7 @@
 
 use crate::suite::{
     Case, Setting, devices, lifecycle, manners, mpi4py, netpipe, onesided, own, ports, refusals,
-    registrations, roce,
+    registrations, roce, solvers,
 };
 
 const TITLE: &str = "Open MPI 5.0";
@@ -29,6 +29,7 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
         roce::cases(),
         devices::cases(setting),
         netpipe::cases(setting),
+        solvers::cases(setting),
         mpi4py::cases(setting),
     ];
     titled(parts.into_iter().flatten())
