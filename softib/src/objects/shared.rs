@@ -66,10 +66,10 @@ impl SharedMemory {
     }
 }
 
-/// The mapping of an extent, and its address there. It is filled with zeroes: something else was there before.
+/// The mapping of an extent, and its address there. Nothing of it is touched, for a page costs more when it is touched first than a message does: who uses
+/// little of it pays for little.
 fn place(segment: &Segment, extent: Extent) -> Result<(Arc<Map>, NonNull<u8>), Errno> {
     let (map, within) = segment.heaps.memory(extent.offset, extent.len)?.ok_or(Errno::NOMEM)?;
     take_space(&segment.file, extent.offset, extent.len, "memory that peers write to")?;
-    map.clear(within, extent.len);
     Ok((map.clone(), map.place(within, extent.len)))
 }

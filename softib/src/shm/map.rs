@@ -138,12 +138,6 @@ impl Map {
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), to, data.len()) }
     }
 
-    /// Fills bytes with zeroes.
-    pub fn clear(&self, offset: usize, len: usize) {
-        // SAFETY: bytes() checks the bounds.
-        unsafe { std::ptr::write_bytes(self.bytes(offset, len), 0, len) }
-    }
-
     /// Copies bytes out.
     pub fn read<const N: usize>(&self, offset: usize) -> [u8; N] {
         let mut data = [0; N];
