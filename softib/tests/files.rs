@@ -174,7 +174,7 @@ impl Initiator {
 
     /// Uses the memory until it has been looked at.
     fn uses_often(&self, opcode: u32) {
-        for _ in 0..40 {
+        for _ in 0..300 {
             assert_eq!(self.does(opcode, 0, 8), IBV_WC_SUCCESS);
         }
     }

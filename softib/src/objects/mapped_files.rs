@@ -1,18 +1,20 @@
 //! Files that a peer's program has mapped, and registered, and that are mapped here, too (`shm::backing`): RDMA to and from them is a copy by our own
 //! hand, as with what a peer shares on purpose (`super::shared`).
 //!
-//! A registration says nothing of it, and to look costs a tenth of a millisecond and more. So a region is looked at when it has been used often, and all looks
-//! together take a hundredth of a program's time at most. What was found holds as long as its key is of the same region; a region of private
+//! A registration says nothing of it, and to look takes some ten microseconds, before Linux 6.11 a tenth of a millisecond and more. So a region is looked at when it
+//! has been used often, and all looks together take a hundredth of a program's time at most. What was found holds as long as its key is of the same region; a region of private
 //! memory is not looked at again.
 
 use crate::shm::backing::Backing;
 use crate::shm::map::Map;
 use crate::shm::mrtable::{self, Exposed};
+use crate::shm::vma;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Requests for a region before it is looked at.
+/// Requests for a region before it is looked at, by what a look costs: on a kernel that tells of one mapping, and on others.
 const OFTEN: u32 = 16;
+const OFTENER: u32 = 256;
 
 /// After a look no other region of the same peer is looked at for so many times as long as that took.
 const REST: u32 = 100;
@@ -76,7 +78,7 @@ impl MappedFiles {
         match &mut row.known {
             Known::Mapped(map, _) if map.is_lost() => row.known = Known::Apart,
             Known::Mapped(..) | Known::Apart => {}
-            Known::Used(count) if *count < OFTEN => *count += 1,
+            Known::Used(count) if is_seldom(*count) => *count += 1,
             Known::Used(count) => {
                 *count = 0;
                 if self.again.is_none_or(|again| now() >= again) {
@@ -118,4 +120,9 @@ impl MappedFiles {
             .filter(|row| !is_there(row))
             .for_each(|row| *row = Row::default());
     }
+}
+
+/// So many requests are not many yet.
+fn is_seldom(count: u32) -> bool {
+    count < OFTEN || count < OFTENER && !vma::can_be_asked()
 }

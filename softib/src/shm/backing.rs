@@ -7,11 +7,10 @@
 //!
 //! A file counts if device and inode are those of the mapping. Device files are left alone: to open one may have effects.
 
+use super::vma::{Vma, in_proc};
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader};
 use std::ops::Range;
-use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -31,7 +30,7 @@ impl Backing {
     /// What the memory of process `pid` at `memory` is a mapping of, to be written to or not. None: it is not shared, is of several mappings, the process may
     /// not use it so itself, or the file can't be opened.
     pub fn find(pid: i32, memory: &Range<u64>, is_writable: bool) -> Option<Backing> {
-        let mapping = Mapping::around(pid, memory)?;
+        let mapping = Vma::around(pid, memory)?;
         if !mapping.is_shared || !mapping.is_readable || is_writable && !mapping.is_writable {
             return None;
         }
@@ -55,7 +54,7 @@ impl Backing {
 pub fn has_locked(pid: i32, file: &File) -> bool {
     let Ok(metadata) = file.metadata() else { return false };
     let holds = |fd: &OsString| {
-        let info = std::fs::read_to_string(folder_of(pid, "fdinfo").join(fd));
+        let info = std::fs::read_to_string(in_proc(pid, "fdinfo").join(fd));
         info.is_ok_and(|info| info.contains("OFDLCK"))
     };
     descriptors(pid, (metadata.dev(), metadata.ino())).any(|fd| holds(&fd))
@@ -63,75 +62,20 @@ pub fn has_locked(pid: i32, file: &File) -> bool {
 
 /// The numbers of a process' descriptors of a file, which is known by device and inode.
 fn descriptors(pid: i32, id: (u64, u64)) -> impl Iterator<Item = OsString> {
-    let entries = std::fs::read_dir(folder_of(pid, "fd")).into_iter().flatten().flatten();
+    let entries = std::fs::read_dir(in_proc(pid, "fd")).into_iter().flatten().flatten();
     let is_it = move |path: &Path| {
         std::fs::metadata(path).is_ok_and(|data| data.is_file() && (data.dev(), data.ino()) == id)
     };
     entries.filter(move |entry| is_it(&entry.path())).map(|entry| entry.file_name())
 }
 
-fn folder_of(pid: i32, name: &str) -> PathBuf {
-    PathBuf::from(format!("/proc/{pid}/{name}"))
-}
-
-/// A line of /proc/PID/maps.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Mapping {
-    range: Range<u64>,
-    is_readable: bool,
-    is_writable: bool,
-    is_shared: bool,
-    /// Where in the file it begins.
-    offset: u64,
-    /// Device and inode of the file; 0: there is none.
-    id: (u64, u64),
-    path: OsString,
-}
-
-impl Mapping {
-    /// The one that all of `memory` lies in.
-    fn around(pid: i32, memory: &Range<u64>) -> Option<Mapping> {
-        let list = BufReader::new(File::open(folder_of(pid, "maps")).ok()?);
-        let lines = list.split(b'\n').map_while(Result::ok);
-        let found =
-            lines.filter_map(|line| Mapping::parse(&line)).find(|one| one.range.end > memory.start)?;
-        (found.range.start <= memory.start && memory.end <= found.range.end).then_some(found)
-    }
-
-    /// "7f10-7f20 rw-s 00001000 00:1b 363916    /dev/shm/name".
-    fn parse(line: &[u8]) -> Option<Mapping> {
-        let mut rest = line;
-        let mut word = || {
-            let begin = rest.iter().position(|byte| *byte != b' ')?;
-            let end =
-                rest[begin..].iter().position(|byte| *byte == b' ').map_or(rest.len(), |len| begin + len);
-            let word = std::str::from_utf8(&rest[begin..end]).ok();
-            rest = &rest[end..];
-            word
-        };
-        let hex = |text: &str| u64::from_str_radix(text, 16).ok();
-        let (range, rights, offset, device, inode) = (word()?, word()?, word()?, word()?, word()?);
-        let (start, end) = range.split_once('-')?;
-        let (major, minor) = device.split_once(':')?;
-        let [major, minor] = [major, minor].map(|text| u32::from_str_radix(text, 16));
-        let path = rest.trim_ascii_start();
-        Some(Mapping {
-            range: hex(start)?..hex(end)?,
-            is_readable: rights.starts_with('r'),
-            is_writable: rights.get(1..2)? == "w",
-            is_shared: rights.get(3..4)? == "s",
-            offset: hex(offset)?,
-            id: (libc::makedev(major.ok()?, minor.ok()?), inode.parse().ok()?),
-            path: OsString::from_vec(path.to_vec()),
-        })
-    }
-
+impl Vma {
     /// Its file.
     fn open(&self, pid: i32, is_writable: bool) -> Option<File> {
         let Range { start, end } = self.range;
         let by_path = std::iter::once(PathBuf::from(&self.path));
-        let by_mapping = std::iter::once(folder_of(pid, "map_files").join(format!("{start:x}-{end:x}")));
-        let folder = folder_of(pid, "fd");
+        let by_mapping = std::iter::once(in_proc(pid, "map_files").join(format!("{start:x}-{end:x}")));
+        let folder = in_proc(pid, "fd");
         let by_descriptor = descriptors(pid, self.id).map(|fd| folder.join(fd));
         let mut paths = by_path.chain(by_mapping).chain(by_descriptor);
         paths.find_map(|path| self.open_by(&path, is_writable))
@@ -166,26 +110,6 @@ mod tests {
         let file = file.expect("a new file in the folder of temporary files");
         file.set_len(5 * 4096).expect("a sparse file");
         (path, file)
-    }
-
-    #[test]
-    fn lines_are_read_or_are_none() {
-        let line =
-            b"7f1f93efb000-7f1f93efc000 rw-s 00003000 00:1b 363916                     /dev/shm/a name";
-        let mapping = Mapping::parse(line).expect("a line");
-        assert_eq!((mapping.range, mapping.offset), (0x7f1f_93ef_b000..0x7f1f_93ef_c000, 0x3000));
-        assert_eq!((mapping.id, mapping.path), ((libc::makedev(0, 0x1b), 363_916), "/dev/shm/a name".into()));
-        assert!(mapping.is_readable && mapping.is_writable && mapping.is_shared);
-        let private = Mapping::parse(b"55d0-55d1 r--p 00000000 00:00 0 ").expect("a line");
-        assert!(private.is_readable && !private.is_writable && !private.is_shared && private.path.is_empty());
-        for end in 0..44 {
-            assert_eq!(Mapping::parse(&line[..end]), None, "{end} bytes");
-        }
-        for bad in
-            [&b"x-y rw-s 0 0:0 0"[..], b"1-2 \xff\xff\xff\xff 0 0:0 0", b"1-2 rw-s 0 00 0", b"1-2 rw 0 0:0 0"]
-        {
-            assert_eq!(Mapping::parse(bad), None);
-        }
     }
 
     #[test]

@@ -22,6 +22,7 @@
 //! mrtable   what a peer may know of a memory region
 //! mapped    a peer's memory region that is mapped here
 //! backing   which file the memory of another process is a mapping of
+//! vma       the mapping of a process that some memory lies in
 //! domain    what all processes of an XRC domain share: its receive queue pairs and who holds them
 //! registry  which XRC domains there are: found by file, made, left, swept
 //! filelock  locks on files that no dead process keeps
@@ -106,5 +107,7 @@ pub mod seqlock;
 pub mod shortage;
 /// fallocate(2) and statvfs(3).
 pub mod space;
+/// Mappings of processes.
+pub mod vma;
 /// Atomics, real or of a model.
 pub mod word;
