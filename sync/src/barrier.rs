@@ -1,6 +1,6 @@
 //! A fence on other threads, by membarrier(2): one side of a protocol pays for both, so that the side that comes often has none.
 
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicU8, Ordering, fence};
 
 /// From linux/membarrier.h.
 const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
@@ -12,20 +12,40 @@ fn membarrier(command: libc::c_int) -> bool {
 }
 
 /// Whether this process is registered for MEMBARRIER_CMD_PRIVATE_EXPEDITED.
-#[derive(Debug, Clone, Copy)]
-pub struct Barrier {
-    pub works: bool,
-}
+#[derive(Debug, Default)]
+pub struct Barrier(AtomicU8);
+
+/// Nobody has asked the kernel; a thread is asking; yes; no.
+const UNASKED: u8 = 0;
+const ASKED: u8 = 1;
+const WORKS: u8 = 2;
+const FAILED: u8 = 3;
 
 impl Barrier {
-    /// Registers the process with the kernel, if that offers it (Linux 4.14).
-    pub fn register() -> Barrier {
-        Barrier { works: membarrier(REGISTER_PRIVATE_EXPEDITED) }
+    /// It works, or does not, whatever the kernel says.
+    #[cfg(test)]
+    pub fn assumed(works: bool) -> Barrier {
+        Barrier(AtomicU8::new(if works { WORKS } else { FAILED }))
+    }
+
+    /// Registers the process with the kernel, if that offers it (Linux 4.14) and nobody has done so. In a process of several threads the kernel
+    /// waits until every processor has been elsewhere, tens of milliseconds.
+    pub fn register(&self) {
+        if self.0.compare_exchange(UNASKED, ASKED, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            let state = if membarrier(REGISTER_PRIVATE_EXPEDITED) { WORKS } else { FAILED };
+            self.0.store(state, Ordering::Release);
+        }
+    }
+
+    /// [`Self::own_threads`] works. False while another thread registers the process.
+    pub fn works(&self) -> bool {
+        self.register();
+        self.0.load(Ordering::Acquire) == WORKS
     }
 
     /// A full fence here and, if `true`, on every running thread of this process.
     pub fn own_threads(&self) -> bool {
         fence(Ordering::SeqCst);
-        self.works && membarrier(PRIVATE_EXPEDITED)
+        self.0.load(Ordering::Acquire) == WORKS && membarrier(PRIVATE_EXPEDITED)
     }
 }

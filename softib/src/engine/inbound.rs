@@ -1,6 +1,6 @@
 //! The receiving side of all rings: which are looked at on every poll, and whose turn it is.
 
-use super::barrier::Barrier;
+use crate::shm::barrier::Barrier;
 use crate::shm::handover;
 use crate::shm::layout::{BITMAP, MARKED, RINGS};
 use crate::shm::map::{Word, Words};
@@ -81,12 +81,12 @@ pub struct Inbound {
     pub(super) polls: u64,
     /// Looks at several hot rings that have found nothing since rings that have none were looked for.
     pub(super) idle: u32,
-    pub barrier: Barrier,
+    pub barrier: Arc<Barrier>,
 }
 
 impl Inbound {
     /// No ring known yet; the device thread owns progress.
-    pub fn new(inlets: Arc<Inlets>, barrier: Barrier) -> Inbound {
+    pub fn new(inlets: Arc<Inlets>, barrier: Arc<Barrier>) -> Inbound {
         Inbound {
             bitmap: inlets.tables().words(BITMAP),
             marked: inlets.tables().word(MARKED),

@@ -1,6 +1,5 @@
 //! The engine's life: made by the first context, taken down with the last; what exit and fork mean for it.
 
-use super::barrier::Barrier;
 use super::inbound::Inbound;
 use super::shared::{DeviceThread, Shared};
 use super::state::State;
@@ -16,6 +15,7 @@ use crate::objects::qp::Qps;
 use crate::objects::shared::SharedMemory;
 use crate::objects::world::{Left, Stats, World};
 use crate::objects::xrc::Xrc;
+use crate::shm::barrier::Barrier;
 use crate::shm::heap::Heap;
 use crate::shm::segment::{self, Segment};
 use crate::shm::{card, registry};
@@ -139,14 +139,14 @@ extern "C" fn in_fork_child() {
 
 /// An engine without its thread.
 fn start(plan: Plan) -> Result<Engine, Errno> {
-    let barrier = Barrier::register();
+    let barrier = std::sync::Arc::new(Barrier::query());
     let dir = segment::directory();
     let processors = processors().map_err(|_| Errno::INVAL)?;
     let ports = Ports::open(&dir)?;
-    let segment = Segment::claim(&dir, barrier.global, |map| card::publish(map, ports.all()))?;
+    let segment = Segment::claim(&dir, barrier.is_offered, |map| card::publish(map, ports.all()))?;
     remember_locks(&segment, &ports);
     let (map, inlets) = (segment.map.clone(), segment.inlets.clone());
-    let peers = Peers::new(dir, &segment, barrier.global, processors);
+    let peers = Peers::new(dir, &segment, barrier.clone(), processors);
     let w = World {
         segment,
         ports,

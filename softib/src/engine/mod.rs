@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! state       what is under the lock               still       what a poll has found nothing at
-//! inbound     the receiving side of all rings      barrier     fences on other processes, by membarrier(2)
-//! shared      what is outside of the lock          initiators  those that work on our memory by their own hand
+//! inbound     the receiving side of all rings      shared      what is outside of the lock
+//! initiators  those that work on our memory by their own hand
 //!
 //! progress    rings and stuck sends, and who works on them
 //! shortcut    the short way of a poll              lent        the ring of which the program reads a message
@@ -14,8 +14,6 @@
 //! life        open, close, exit, fork
 //! ```
 
-/// Fences on other processes.
-pub mod barrier;
 mod ending;
 mod inbound;
 /// Waiting for the last user of a key.

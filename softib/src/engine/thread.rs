@@ -56,6 +56,7 @@ fn restore_signals(old: &libc::sigset_t) {
 fn run(engine: &Engine) {
     let shared = &engine.shared;
     let _life = liveness::tie_life_to_this_thread(&shared.map);
+    register(engine);
     let mut rounds = Instant::now() + ROUNDS;
     while !shared.stop.load(Ordering::SeqCst) {
         rounds = look_around(engine, rounds);
@@ -65,6 +66,13 @@ fn run(engine: &Engine) {
             nap(engine);
         }
     }
+}
+
+/// Registers the process for the fences of other processes, and of other threads, which takes long.
+fn register(engine: &Engine) {
+    let barrier = engine.enter().inbound.barrier.clone();
+    barrier.register();
+    engine.lock.register();
 }
 
 /// What is done with and without control: the rounds, if they are due, and events of XRC domains. When the next rounds are due.

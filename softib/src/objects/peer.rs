@@ -8,6 +8,7 @@ use super::filling::Filling;
 use super::mapped_files::MappedFiles;
 use crate::errno::Errno;
 use crate::fabric::pkeys_match;
+use crate::shm::barrier::Barrier;
 use crate::shm::card::{self, Card};
 use crate::shm::cell::destination;
 use crate::shm::folder;
@@ -120,7 +121,7 @@ pub struct Peers {
     dir: PathBuf,
     me: (usize, u64),
     inlets: Arc<Inlets>,
-    barrier: bool,
+    barrier: Arc<Barrier>,
     /// Our program has polled since the device thread took over, or looks at its rings itself: what comes through them is found soon.
     pub polls: bool,
     /// It polls until what it writes to peers is there.
@@ -133,7 +134,7 @@ pub struct Peers {
 
 impl Peers {
     /// No peer attached yet.
-    pub fn new(dir: PathBuf, segment: &Segment, barrier: bool, processors: usize) -> Peers {
+    pub fn new(dir: PathBuf, segment: &Segment, barrier: Arc<Barrier>, processors: usize) -> Peers {
         let table = Vec::new();
         let (me, inlets) = ((segment.slot, segment.incarnation), segment.inlets.clone());
         Peers { table, dir, me, inlets, barrier, polls: false, awaits_writes: false, processors, known: 0 }
@@ -153,7 +154,7 @@ impl Peers {
             // What it sends to us needs a ring of ours, before it gets to know us by the ring that we claim.
             let attached = self.table.iter().flatten().count();
             self.inlets.expect(attached + 1)?;
-            self.table[slot] = Some(Box::new(attach(&self.dir, slot, self.me, self.barrier)?));
+            self.table[slot] = Some(Box::new(attach(&self.dir, slot, self.me, &self.barrier)?));
             self.count_known();
         }
         self.table[slot].as_deref_mut().ok_or(Errno::NODEV)
@@ -262,7 +263,7 @@ impl Peers {
     }
 }
 
-fn attach(dir: &std::path::Path, slot: usize, me: (usize, u64), barrier: bool) -> Result<Peer, Errno> {
+fn attach(dir: &std::path::Path, slot: usize, me: (usize, u64), barrier: &Barrier) -> Result<Peer, Errno> {
     let file = Arc::new(segment::open_slot(dir, slot)?);
     let metadata = file.metadata()?;
     // Any user can make a file of this name where all users' segments live.
@@ -279,7 +280,7 @@ fn attach(dir: &std::path::Path, slot: usize, me: (usize, u64), barrier: bool) -
     let cards = card::read(&map)?;
     let incarnation = map.u64(H_NONCE).load(Ordering::Relaxed);
     let pid = map.u32(H_PID).load(Ordering::Relaxed) as i32;
-    let fenced = !barrier || map.u32(H_BARRIER).load(Ordering::Relaxed) == 0;
+    let fenced = map.u32(H_BARRIER).load(Ordering::Relaxed) == 0 || !barrier.register();
     let ring = SendRing::claim(&map, &file, me, fenced, ring::may_be_large(&file))?;
     let heaps = Heaps::new(&map, &file);
     let (reachable, pace, came, gifts) = (None, Pace::default(), None, Pace::default());

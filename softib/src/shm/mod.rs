@@ -21,6 +21,7 @@
 //! groups    which queue pairs listen to which multicast groups
 //! mrtable   what a peer may know of a memory region
 //! mapped    a peer's memory region that is mapped here
+//! barrier   fences on other processes, by membarrier(2)
 //! backing   which file the memory of another process is a mapping of
 //! vma       the mapping of a process that some memory lies in
 //! domain    what all processes of an XRC domain share: its receive queue pairs and who holds them
@@ -41,6 +42,8 @@
 
 /// Memory of another process and its file.
 pub mod backing;
+/// membarrier(2) for other processes.
+pub mod barrier;
 /// The buffers of posted receives.
 pub mod buffers;
 /// A port's card.
