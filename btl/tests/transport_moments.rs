@@ -75,6 +75,25 @@ fn all_arrives(world: &mut World) {
     assert!(world.sides.iter().all(|side| side.failed.is_empty()), "{}", world.books());
 }
 
+/// The helper that brings a connection up may wait for the processor on which its rank looks around.
+#[test]
+fn looks_give_way_while_a_connection_comes_up_and_not_for_ever() {
+    let (mut world, _watchdog) = world(P);
+    let gives_way = |world: &World| world.sides[0].transport.has_begun();
+    world.poll(0);
+    assert!(!gives_way(&world), "nobody has sent");
+    world.send(0, 1, 8);
+    for looks in [1, 100, 3000] {
+        (0..looks).for_each(|_| world.poll(0));
+        assert!(gives_way(&world), "{looks} looks, and the helpers have had no turn");
+    }
+    (0..4000).for_each(|_| world.poll(0));
+    assert!(!gives_way(&world), "the peer may not be there");
+    world.drain();
+    world.poll(0);
+    assert!(!gives_way(&world), "it is up");
+}
+
 /// Tests name queue pairs by their place at the device of the process: one that is still open gives them other places.
 #[test]
 fn a_test_that_fails_leaves_no_device_open_to_the_next_one() {

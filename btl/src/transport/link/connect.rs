@@ -366,8 +366,10 @@ impl<C> Transport<C> {
     pub(crate) fn on_event(&mut self, index: u32, event: Event) {
         let cts = self.port.uses_cts();
         let Some(ep) = self.endpoints.get_mut(index) else { return };
+        let was = ep.state().is_coming_up();
         let action = ep.on(event, cts);
         let (state, key, to_itself) = (ep.state(), ep.key(index), ep.is_to_itself());
+        self.rx.note_coming_up(was, state.is_coming_up());
         match action {
             Action::StartConnect => {
                 self.endpoints.mark(index, Step::Wanted);

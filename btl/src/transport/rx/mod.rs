@@ -27,6 +27,9 @@ use std::mem::offset_of;
 use std::sync::Arc;
 use verbs::{Completion, Completions, Cq};
 
+/// So many looks give way behind each step of a connection: many times as many as one takes to a peer on this host. A peer that does not answer is not worth more.
+const WAYS: u32 = 4096;
+
 /// What is received, from all endpoints.
 #[derive(Debug)]
 #[repr(C, align(64))] // in this order
@@ -65,6 +68,9 @@ pub struct Rx {
     idle: u32,
     /// Answers that waited at the last one.
     answers: u32,
+    /// Connections that are coming up, and so many looks that find nothing [give way](Self::note_coming_up) to the thread that brings them up.
+    coming_up: u32,
+    gives_way: u32,
 }
 
 const _: () = assert!(offset_of!(Rx, hungry) < LINE, "looks, and what one has to see to");
@@ -94,6 +100,27 @@ impl Rx {
             hold: Hold::default(),
             idle: 0,
             answers: 0,
+            coming_up: 0,
+            gives_way: 0,
+        }
+    }
+
+    /// A connection was coming up or not, and is now or is not. As long as one is, looks that find nothing give the processor away: the thread that brings
+    /// connections up may wait for it, as on a machine that the ranks fill, until a rank that only looks has had its slice.
+    pub fn note_coming_up(&mut self, was: bool, is: bool) {
+        if !was && !is {
+            return;
+        }
+        self.coming_up = (self.coming_up + u32::from(is)).saturating_sub(was.into());
+        self.gives_way = if self.coming_up == 0 { 0 } else { WAYS };
+        self.chores |= self.gives_way != 0;
+    }
+
+    /// A look has found nothing.
+    fn give_way(&mut self) {
+        if self.gives_way != 0 {
+            self.gives_way -= 1;
+            std::thread::yield_now();
         }
     }
 

@@ -203,10 +203,14 @@ impl<C> Transport<C> {
         if self.rings.owe_word {
             self.tell_untold();
         }
+        if !found {
+            self.rx.give_way();
+        }
         self.rx.chores = !self.ending.is_empty()
             || !self.renewals.is_empty()
             || !self.rx.hold.is_empty()
-            || self.rings.owe_word;
+            || self.rings.owe_word
+            || self.rx.gives_way != 0;
     }
 
     /// The next message of what the last look has found, if nothing older waits for the upper layer and it is a plain one. `None`:

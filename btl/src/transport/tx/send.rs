@@ -324,7 +324,10 @@ impl<C> Transport<C> {
         let cts = self.port.uses_cts();
         self.land_all(index);
         let Some(ep) = self.endpoints.get_mut(index) else { return };
-        if ep.on(Event::Error, cts) != Action::FailAll {
+        let was = ep.state().is_coming_up();
+        let action = ep.on(Event::Error, cts);
+        self.rx.note_coming_up(was, ep.state().is_coming_up());
+        if action != Action::FailAll {
             return;
         }
         self.stats.failed += 1;
