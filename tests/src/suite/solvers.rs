@@ -24,7 +24,7 @@ const ROWS: &str = "800";
 /// What stands in its results.
 const HPCC_SAYS: [&str; 3] = ["Success=1", "MPIRandomAccess_LCG_Errors=0", "MPIRandomAccess_Errors=0"];
 
-/// ScaLAPACK's testers: quick ones, and the others. Those of Cholesky factorisations are left out: of ten jobs over tcp, and over vader, most do not end.
+/// ScaLAPACK's testers: quick ones, and the others. Those of Cholesky factorisations are left out: of seven jobs of `xsllt` over tcp one has ended.
 const TESTERS: [&[&str]; 2] = [
     &["xdlu", "xdqr", "xdsep"],
     &[
