@@ -15,10 +15,13 @@ fn membarrier(command: libc::c_int) -> bool {
 #[derive(Debug, Default)]
 pub struct Barrier(AtomicU8);
 
-/// Nobody has asked the kernel; a thread is asking; yes; no.
+/// The kernel has not been asked.
 const UNASKED: u8 = 0;
+/// A thread is asking it.
 const ASKED: u8 = 1;
+/// The process is registered.
 const WORKS: u8 = 2;
+/// The kernel does not offer it.
 const FAILED: u8 = 3;
 
 impl Barrier {
@@ -28,7 +31,7 @@ impl Barrier {
         Barrier(AtomicU8::new(if works { WORKS } else { FAILED }))
     }
 
-    /// Registers the process with the kernel, if that offers it (Linux 4.14) and nobody has done so. In a process of several threads the kernel
+    /// Registers the process with the kernel, if that offers it (Linux 4.14) and no other thread has begun to. In a process of several threads the kernel
     /// waits until every processor has been elsewhere, tens of milliseconds.
     pub fn register(&self) {
         if self.0.compare_exchange(UNASKED, ASKED, Ordering::Relaxed, Ordering::Relaxed).is_ok() {

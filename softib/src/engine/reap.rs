@@ -88,8 +88,9 @@ impl World {
             .map(|(_, extent)| extent)
             .collect();
         for extent in old {
-            give_space(&self.segment.file, extent.offset, extent.len);
-            self.heap.release(extent);
+            if give_space(&self.segment.file, extent.offset, extent.len) {
+                self.heap.release(extent);
+            }
         }
     }
 }

@@ -49,8 +49,9 @@ impl SharedMemory {
     pub fn free(&mut self, segment: &Segment, heap: &mut Heap, addr: u64) -> Result<(), Errno> {
         let at = self.0.iter().position(|piece| piece.addr == addr).ok_or(Errno::INVAL)?;
         let extent = self.0.swap_remove(at).extent;
-        give_space(&segment.file, extent.offset, extent.len);
-        heap.release(extent);
+        if give_space(&segment.file, extent.offset, extent.len) {
+            heap.release(extent);
+        }
         Ok(())
     }
 

@@ -1,5 +1,6 @@
 //! Where receive queues are placed in our segment: a first-fit allocator of whole cache lines. No extent crosses the border of an arena,
-//! which is what peers map. What is free reads as zeroes: who gives an extent back gives its space back before ([`give_space`](super::space::give_space)).
+//! which is what peers map. What is free reads as zeroes: who gives back an extent that has been written to gives its space back before, and keeps the extent where that fails
+//! ([`give_space`](super::space::give_space)).
 //!
 //! The book-keeping is private to the owner (a sorted list of free extents); peers learn offsets from
 //! the QP table. Used only when queues are created and destroyed.

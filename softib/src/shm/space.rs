@@ -11,11 +11,11 @@ pub fn allocate(file: &File, offset: usize, len: usize) -> Result<(), Errno> {
     check(result).map(drop)
 }
 
-/// Gives space back; it reads as zeroes when it is taken again.
-pub fn give_space(file: &File, offset: usize, len: usize) {
+/// Gives space back; it reads as zeroes when it is taken again. False: it has what it had, and is wasted until the segment goes.
+pub fn give_space(file: &File, offset: usize, len: usize) -> bool {
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    // SAFETY: a system call on a descriptor we hold. Failure only wastes space until the segment goes.
-    unsafe { libc::fallocate(file.as_raw_fd(), mode, offset as libc::off_t, len as libc::off_t) };
+    // SAFETY: a system call on a descriptor we hold.
+    unsafe { libc::fallocate(file.as_raw_fd(), mode, offset as libc::off_t, len as libc::off_t) == 0 }
 }
 
 /// Bytes that are left on the file system of `file`; 0 if it does not say.

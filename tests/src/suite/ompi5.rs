@@ -1,10 +1,10 @@
 //! Open MPI 5.0 with the very plugin file that 4.1 loads: every case that is about MPI, or a selection that takes a minute.
 //!
-//! The verbs programs are left out: they have nothing to do with an Open MPI.
+//! The verbs programs are left out: they have nothing to do with an Open MPI. So are the programs of `solvers`: those of the distribution want the libraries of its own one.
 
 use crate::suite::{
     Case, Setting, devices, lifecycle, manners, mpi4py, netpipe, onesided, own, ports, refusals,
-    registrations, roce, solvers,
+    registrations, roce,
 };
 
 const TITLE: &str = "Open MPI 5.0";
@@ -29,7 +29,6 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
         roce::cases(),
         devices::cases(setting),
         netpipe::cases(setting),
-        solvers::cases(setting),
         mpi4py::cases(setting),
     ];
     titled(parts.into_iter().flatten())
