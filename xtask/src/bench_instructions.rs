@@ -1,8 +1,9 @@
 //! `cargo xtask bench --instructions`: what each step of a message costs in the plugin and in softib, counted by callgrind.
 //!
 //! Jobs of two ranks (`tests/mpi/instructions.c`), of which rank 0 runs under it, one job for each step: only what a function of
-//! the program does is counted. Counts do not depend on the machine's load, but for a few instructions in a hundred: what
-//! the peer does meanwhile is a matter of time.
+//! the program does is counted, each call of it apart, and the median call is taken. So counts do not depend on the machine: the calls in
+//! which the device's own thread has the rings, as it may under valgrind, which runs one thread at a time, are few. What comes once in hundreds of messages is not in
+//! them.
 //!
 //! | step    | is                                                        | the plugin's part: without                    |
 //! |---------|-----------------------------------------------------------|-----------------------------------------------|
@@ -32,7 +33,7 @@ const VALGRIND: Package =
 const DEADLINE: Limits = Limits { deadline: Duration::from_secs(300), silence: None };
 
 /// Messages of each step; the program's bursts.
-const MESSAGES: u64 = 1600;
+const MESSAGES: u64 = 400;
 const BURST: u64 = 16;
 
 /// Bytes: over the first queue of a layout and inline, and over the second.
@@ -94,6 +95,16 @@ impl Count {
         Count { plugin: self.plugin / count as f64, softib: self.softib / count as f64 }
     }
 
+    /// Of the plugin's parts and of softib's the median.
+    fn median(counts: &[Count]) -> Option<Count> {
+        let middle = |part: fn(&Count) -> f64| {
+            let mut parts: Vec<f64> = counts.iter().map(part).collect();
+            parts.sort_by(f64::total_cmp);
+            parts.get(parts.len() / 2).copied()
+        };
+        Some(Count { plugin: middle(|count| count.plugin)?, softib: middle(|count| count.softib)? })
+    }
+
     fn less(self, other: Count, part: f64) -> Count {
         Count { plugin: self.plugin - part * other.plugin, softib: self.softib - part * other.softib }
     }
@@ -133,30 +144,37 @@ struct Bench {
 impl Bench {
     fn row(&self, way: &'static Way, bytes: u64) -> Result<Row> {
         tell!("{}, {bytes} bytes", way.name);
-        let bursts = MESSAGES / BURST;
-        let idle = self.count(way, bytes, "look_idle")?.each(MESSAGES);
-        let receive = self.count(way, bytes, "look_arrived")?.each(MESSAGES).less(idle, 1.0);
-        let burst = self.count(way, bytes, "look_burst")?.each(bursts).less(idle, 1.0).each(BURST);
-        let send = self.count(way, bytes, "send_messages")?.each(bursts * BURST);
+        let idle = self.count(way, bytes, "look_idle")?.each(BURST);
+        let receive = self.count(way, bytes, "look_arrived")?.less(idle, 1.0);
+        let burst = self.count(way, bytes, "look_burst")?.less(idle, 1.0).each(BURST);
+        let send = self.count(way, bytes, "send_messages")?.each(BURST);
         Ok(Row { way: way.name, bytes, send, idle, receive, burst })
     }
 
-    /// What rank 0 does within this function of the program, all together.
+    /// What rank 0 does within a call of this function of the program.
     fn count(&self, way: &Way, bytes: u64, function: &str) -> Result<Count> {
         const RANK_0: &str = "program=$1; shift; [ \"${OMPI_COMM_WORLD_RANK:-$PMIX_RANK}\" = 0 ] || exec \"$program\" \"$@\"; \
-                              exec valgrind -q --tool=callgrind --toggle-collect=\"$FUNCTION\" \
-                              --callgrind-out-file=\"$PROFILE\" \"$program\" \"$@\"";
-        let profile = self.folder.join("profile");
-        let _old = std::fs::remove_file(&profile);
+                              exec valgrind -q --tool=callgrind --toggle-collect=\"$FUNCTION\" --dump-after=\"$FUNCTION\" \
+                              --callgrind-out-file=\"$PROFILES/call\" \"$program\" \"$@\"";
+        let profiles = self.folder.join("profiles");
+        let _old = std::fs::remove_dir_all(&profiles);
+        std::fs::create_dir(&profiles).context(format_args!("cannot create {}", profiles.display()))?;
         let (program, count, bytes) =
             (self.program.to_string_lossy(), MESSAGES.to_string(), bytes.to_string());
         let job = way.job(&self.mpi, &self.workspace, self.segments.path(), 2, Path::new("sh"));
-        let job = job.variable("FUNCTION", function).variable("PROFILE", &profile.to_string_lossy());
+        let job = job.variable("FUNCTION", function).variable("PROFILES", &profiles.to_string_lossy());
         job.arguments(["-c", RANK_0, "sh", &program, &count, &bytes]).expect_success(DEADLINE)?;
-        let text =
-            std::fs::read_to_string(&profile).context(format_args!("cannot read {}", profile.display()))?;
-        Ok(Count::of(&callgrind::calls(&text)))
+        Count::median(&counts(&profiles)?).context(format_args!("callgrind saw no call of {function}"))
     }
+}
+
+/// Of each call, whose profiles have numbers; the one without is of what came behind the last.
+fn counts(profiles: &Path) -> Result<Vec<Count>> {
+    let read =
+        |path: &Path| std::fs::read_to_string(path).context(format_args!("cannot read {}", path.display()));
+    let listed = std::fs::read_dir(profiles).context(format_args!("cannot list {}", profiles.display()))?;
+    let paths = listed.flatten().map(|entry| entry.path()).filter(|path| path.extension().is_some());
+    paths.map(|path| Ok(Count::of(&callgrind::calls(&read(&path)?)))).collect()
 }
 
 fn show(rows: &[Row]) {
@@ -193,5 +211,13 @@ mod tests {
         ];
         assert_eq!(Count::of(&calls), Count { plugin: 100.0, softib: 500.0 });
         assert_eq!(Count::of(&calls).each(10), Count { plugin: 10.0, softib: 50.0 });
+    }
+
+    #[test]
+    fn a_call_that_differs_is_not_the_median() {
+        let counts = [(100.0, 7.0), (900.0, 0.0), (101.0, 500.0)];
+        let counts = counts.map(|(plugin, softib)| Count { plugin, softib });
+        assert_eq!(Count::median(&counts), Some(Count { plugin: 101.0, softib: 7.0 }));
+        assert_eq!(Count::median(&[]), None);
     }
 }
