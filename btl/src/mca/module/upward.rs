@@ -32,6 +32,16 @@ enum Run {
     Unclear(Landed),
 }
 
+/// What a look among other threads has come to.
+enum Turn {
+    /// Nothing.
+    Nothing,
+    /// Nothing, and the processor is to be given away.
+    GivesWay,
+    /// The first message, and there may be more of whatever kind.
+    More(Option<(Delivery, Ticket)>),
+}
+
 impl State {
     /// The next thing for the upper layer, when others may be there handing up, too: a message only
     /// on a turn of its lane.
@@ -211,13 +221,18 @@ impl State {
         self.turns.are_ready() || self.transport.as_ref().is_some_and(Transport::has_upcalls)
     }
 
-    /// As `look`, among other threads; the first message, and whether there may be more of whatever kind.
+    /// As `look`, among other threads.
     #[inline(always)] // all that most calls do
-    fn look_for_turn(&mut self) -> (Option<(Delivery, Ticket)>, bool) {
+    fn look_for_turn(&mut self) -> Turn {
         if !self.look() && self.turns.hold_up_nothing() {
-            return (None, false);
+            return if self.gives_way() { Turn::GivesWay } else { Turn::Nothing };
         }
-        (self.message_in_turn(), true)
+        Turn::More(self.message_in_turn())
+    }
+
+    /// A look has found nothing: the thread that brings a connection up may wait for this processor.
+    fn gives_way(&mut self) -> bool {
+        self.transport.as_mut().is_some_and(Transport::gives_way)
     }
 
     /// As `look`, among other threads.
@@ -303,10 +318,20 @@ impl Module {
         let look = |state: &mut State| (state.look_anew(all_made), state.has_found_landed(), state.glances());
         // SAFETY: one thread and none of ours, as has just been read; none of the three calls out.
         let (found, landed, glances) = unsafe { self.state.enter(look) };
-        if !found && glances != 0 {
-            self.state.allow_glances(glances);
+        match (found, glances) {
+            (true, _) => {}
+            (false, 0) => self.give_way(),
+            (false, glances) => self.state.allow_glances(glances),
         }
         self.hand_up_what((found, landed))
+    }
+
+    /// A look has found nothing, and glances may not follow.
+    #[cold]
+    fn give_way(&'static self) {
+        if self.with(State::gives_way) {
+            std::thread::yield_now();
+        }
     }
 
     /// Hands up what a look has found, if anything: a message that has landed in a ring, or something else.
@@ -441,7 +466,11 @@ impl Module {
         if broken {
             Module::tell_broken();
         }
-        if found { self.hand_up_others() } else { 0 }
+        if found {
+            return self.hand_up_others();
+        }
+        self.give_way();
+        0
     }
 
     /// The same of what is not only messages, or is found beside a thread of ours.
@@ -467,7 +496,14 @@ impl Module {
     #[inline(never)]
     fn progress_in_turn(&'static self) -> c_int {
         let mut count = 0;
-        let (mut next, mut more) = self.if_free(State::look_for_turn).unwrap_or_default();
+        let (mut next, mut more) = match self.if_free(State::look_for_turn) {
+            Some(Turn::More(next)) => (next, true),
+            Some(Turn::GivesWay) => {
+                std::thread::yield_now();
+                return 0;
+            }
+            Some(Turn::Nothing) | None => return 0,
+        };
         while let Some((mut delivery, ticket)) = next {
             count += 1;
             inside::in_turn(self, ticket, || self.call_receiver(&mut delivery));

@@ -27,7 +27,7 @@ use std::mem::offset_of;
 use std::sync::Arc;
 use verbs::{Completion, Completions, Cq};
 
-/// So many looks give way behind each step of a connection: many times as many as one takes to a peer on this host. A peer that does not answer is not worth more.
+/// So often looks give way behind each step of a connection: many times as many as one takes to a peer on this host. A peer that does not answer is not worth more.
 const WAYS: u32 = 4096;
 
 /// What is received, from all endpoints.
@@ -68,7 +68,7 @@ pub struct Rx {
     idle: u32,
     /// Answers that waited at the last one.
     answers: u32,
-    /// Connections that are coming up, and so many looks that find nothing [give way](Self::note_coming_up) to the thread that brings them up.
+    /// Connections that are coming up, and how often looks that find nothing still [give way](Self::note_coming_up) to the thread that brings them up.
     coming_up: u32,
     gives_way: u32,
 }
@@ -114,14 +114,6 @@ impl Rx {
         self.coming_up = (self.coming_up + u32::from(is)).saturating_sub(was.into());
         self.gives_way = if self.coming_up == 0 { 0 } else { WAYS };
         self.chores |= self.gives_way != 0;
-    }
-
-    /// A look has found nothing.
-    fn give_way(&mut self) {
-        if self.gives_way != 0 {
-            self.gives_way -= 1;
-            std::thread::yield_now();
-        }
     }
 
     /// The device holds a buffer of this connection's per-peer queues.

@@ -177,6 +177,14 @@ impl<C> Transport<C> {
         }
     }
 
+    /// The last look has found nothing: whether its thread is to give the processor away, which it does with no lock held ([`Rx::note_coming_up`]).
+    #[inline]
+    pub fn gives_way(&mut self) -> bool {
+        let gives = self.rx.gives_way != 0;
+        self.rx.gives_way -= u32::from(gives);
+        gives
+    }
+
     /// Nothing arrived, or something has for a while: time for what can wait.
     #[inline(never)]
     fn other_work(&mut self, found: bool) {
@@ -202,9 +210,6 @@ impl<C> Transport<C> {
         }
         if self.rings.owe_word {
             self.tell_untold();
-        }
-        if !found {
-            self.rx.give_way();
         }
         self.rx.chores = !self.ending.is_empty()
             || !self.renewals.is_empty()

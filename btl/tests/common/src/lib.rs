@@ -450,6 +450,9 @@ impl World {
         let in_turn = self.looks.is_multiple_of(4);
         let side_of = &mut self.sides[side];
         let found = if in_turn { side_of.look() } else { side_of.look_alone() };
+        if !found {
+            side_of.transport.gives_way();
+        }
         if !found || !in_turn && !self.hand_up_found(side) {
             return;
         }
