@@ -72,6 +72,9 @@ pub struct Work {
 /// rings is two, and the peer's processor is no help with the second one then.
 const LEAST_CROSSING: u32 = 768 << 10;
 
+/// The same where the processors share no cache: each copy takes longer there, by what is written to the ring.
+const LEAST_CROSSING_FAR: u32 = 128 << 10;
+
 /// What a request names on the other side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Remote {
@@ -202,9 +205,14 @@ pub enum Step {
 }
 
 impl Work {
-    /// Whether it is a READ so long that it is better fetched if it crosses one of the peer's.
+    /// Whether it is a READ so long that it may be better fetched if it crosses one of the peer's.
     pub fn may_cross(&self) -> bool {
-        self.opcode == IBV_WR_RDMA_READ && self.len >= LEAST_CROSSING
+        self.opcode == IBV_WR_RDMA_READ && self.len >= LEAST_CROSSING_FAR
+    }
+
+    /// Whether it is better fetched if it crosses one of the peer's, whose processor is far or not.
+    pub fn is_long_crossing(&self, is_far: bool) -> bool {
+        self.may_cross() && (is_far || self.len >= LEAST_CROSSING)
     }
 
     /// Whether the local buffers are written to: READ, and the atomics that fetch, which are the next two codes.
@@ -313,3 +321,21 @@ const _: () = {
     assert!(IBV_WR_ATOMIC_CMP_AND_SWP == IBV_WR_RDMA_READ + 1);
     assert!(IBV_WR_ATOMIC_FETCH_AND_ADD == IBV_WR_RDMA_READ + 2);
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_reads_cross_and_shorter_ones_between_far_processors() {
+        let of = |opcode, len| Work { opcode, len, ..Work::default() };
+        let read = |len| of(IBV_WR_RDMA_READ, len);
+        let crosses =
+            |work: Work| [work.may_cross(), work.is_long_crossing(false), work.is_long_crossing(true)];
+        assert_eq!(crosses(read(LEAST_CROSSING)), [true; 3]);
+        assert_eq!(crosses(read(LEAST_CROSSING - 1)), [true, false, true]);
+        assert_eq!(crosses(read(LEAST_CROSSING_FAR)), [true, false, true]);
+        assert_eq!(crosses(read(LEAST_CROSSING_FAR - 1)), [false; 3]);
+        assert_eq!(crosses(of(IBV_WR_RDMA_WRITE, LEAST_CROSSING)), [false; 3]);
+    }
+}

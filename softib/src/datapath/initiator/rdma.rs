@@ -172,7 +172,9 @@ impl<P: Path> Way<'_, P> {
         let reads = work.opcode == IBV_WR_RDMA_READ;
         let is_long = reads && work.len >= LEAST_AWAITED;
         let may = !work.unsent && (is_long || !self.is_crowded && (reads || work.may_give));
-        let is_fetched = work.may_cross() && self.link.crosses();
+        // What takes less time past the caches comes from a processor with others.
+        let is_far = self.peer.pace.streams();
+        let is_fetched = work.is_long_crossing(is_far) && self.link.crosses();
         if !may || is_fetched || !self.polls || self.peer.is_self() {
             return false;
         }
