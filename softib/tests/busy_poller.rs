@@ -34,7 +34,7 @@ fn counter() {
     let word = ibv_send_wr_atomic { remote_addr: hello[1], compare_add: 1, swap: 0, rkey: hello[2] as u32 };
     let posted = qp.post(1, IBV_WR_ATOMIC_FETCH_AND_ADD, &[buf.sge(0, 8)], |wr| wr.wr.atomic = word);
     assert_eq!((posted, qp.wait().status), (0, IBV_WC_SUCCESS));
-    // Until the other has ended too: its writes want our memory.
+    // Our memory stays until the other has stopped writing to it, and closes our standard input.
     assert_eq!(listen(), None);
 }
 

@@ -134,8 +134,8 @@ fn openib_case(program: &'static str, name: &str, layout: Option<&'static str>) 
         let program_file = setting.programs.compiled(program)?;
         let mut job = setting.foreign_job(2, &Transport::new("openib"), program_file);
         job = job.parameter("btl_openib_allow_ib", "1");
-        // openib counts in a byte that it does not set (docs/bugs/openib-counts-in-garbage.md): memory comes as zeros, to the ranks. mpirun itself has
-        // crashed with it as it passed a rank's message on.
+        // openib counts in a byte that it does not set (docs/bugs/openib-counts-in-garbage.md): memory comes as zeros, to the ranks. mpirun uses
+        // memory that it has freed, which the variable fills with ones: it has crashed as it passed a rank's message on.
         job = job.flag("-x").flag("MALLOC_PERTURB_=255");
         if let Some(layout) = layout {
             job = job.parameter("btl_openib_receive_queues", layout);

@@ -172,10 +172,7 @@ impl<P: Path> Way<'_, P> {
         let reads = work.opcode == IBV_WR_RDMA_READ;
         let is_long = reads && work.len >= LEAST_AWAITED;
         let may = !work.unsent && (is_long || !self.is_crowded && (reads || work.may_give));
-        // What takes less time past the caches comes from a processor with others.
-        let is_far = self.peer.pace.streams();
-        let is_fetched = work.is_long_crossing(is_far) && self.link.crosses();
-        if !may || is_fetched || !self.polls || self.peer.is_self() {
+        if !may || self.is_fetched_as_it_crosses(work) || !self.polls || self.peer.is_self() {
             return false;
         }
         let link = &mut *self.link;
@@ -188,6 +185,11 @@ impl<P: Path> Way<'_, P> {
     /// Whether a WRITE of so many bytes may be given now.
     fn may_give(&mut self, len: u32) -> bool {
         self.peer.ring.may_give(is_whole(len)) && self.has_room_for_gift(len.min(PIECE))
+    }
+
+    /// Whether a READ is fetched because it crosses one of the peer's. The processors share no cache where the peer's answers take less time past its caches.
+    fn is_fetched_as_it_crosses(&self, work: &Work) -> bool {
+        work.may_cross() && self.link.crosses() && work.is_long_crossing(self.peer.pace.streams())
     }
 
     /// Whether the peer carries this request out as things stand: nothing is to be found out before, and it does not refuse.
