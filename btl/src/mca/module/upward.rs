@@ -315,18 +315,23 @@ impl Module {
             return self.progress_beside_ours();
         }
         let all_made = self.state.glances_are_over();
-        let look = |state: &mut State| {
-            let (found, glances) = (state.look_anew(all_made), state.glances());
-            (found, state.has_found_landed(), glances, !found && glances == 0 && state.gives_way())
-        };
-        // SAFETY: one thread and none of ours, as has just been read; none of the four calls out.
-        let (found, landed, glances, gives_way) = unsafe { self.state.enter(look) };
-        if gives_way {
-            std::thread::yield_now();
-        } else if !found && glances != 0 {
-            self.state.allow_glances(glances);
+        let look = |state: &mut State| (state.look_anew(all_made), state.has_found_landed(), state.glances());
+        // SAFETY: one thread and none of ours, as has just been read; none of the three calls out.
+        let (found, landed, glances) = unsafe { self.state.enter(look) };
+        match (found, glances) {
+            (true, _) => {}
+            (false, 0) => self.give_way(),
+            (false, glances) => self.state.allow_glances(glances),
         }
         self.hand_up_what((found, landed))
+    }
+
+    /// A look has found nothing, and glances may not follow.
+    #[cold] // a visit of its own: asked with each look, it would cost messages 17 instructions
+    fn give_way(&'static self) {
+        if self.with(State::gives_way) {
+            std::thread::yield_now();
+        }
     }
 
     /// Hands up what a look has found, if anything: a message that has landed in a ring, or something else.
