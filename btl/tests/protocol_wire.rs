@@ -28,7 +28,7 @@ fn the_header_has_the_documented_bytes() {
     let documented = format!("version of sections 2 to 4: {VERSION}\n");
     assert!(include_str!("../../docs/protocol.md").contains(&documented), "docs/protocol.md, section 4");
     let cts = Cts { queues: 4, layout: 0xa1b2_c3d4 };
-    let message = [0, 2, 0, 0, 0, 1, 0, 0, 11, 0, 4, 0, 0xd4, 0xc3, 0xb2, 0xa1];
+    let message = [0, 2, 0, 0, 0, 1, 0, 0, 12, 0, 4, 0, 0xd4, 0xc3, 0xb2, 0xa1];
     assert_eq!(cts.message(1), message);
 }
 
@@ -60,8 +60,8 @@ fn each_defect_of_a_header_has_its_own_refusal() {
 
 #[test]
 fn an_offer_has_the_documented_bytes_and_its_slots_are_a_power_of_two() {
-    let offer = Offer { addr: 0x0102_0304_0506_0708, rkey: 0xa1b2_c3d4, slots: 0x40 };
-    let payload = [8, 7, 6, 5, 4, 3, 2, 1, 0xd4, 0xc3, 0xb2, 0xa1, 0x40, 0, 0, 0];
+    let offer = Offer { addr: 0x0102_0304_0506_0708, rkey: 0xa1b2_c3d4, slots: 0x40, checks: true };
+    let payload = [8, 7, 6, 5, 4, 3, 2, 1, 0xd4, 0xc3, 0xb2, 0xa1, 0x40, 0, 1, 0];
     assert_eq!(
         (offer.message()[..HEADER_LEN].to_vec(), &offer.message()[HEADER_LEN..]),
         (vec![0; 8], &payload[..])
@@ -75,6 +75,8 @@ fn an_offer_has_the_documented_bytes_and_its_slots_are_a_power_of_two() {
     };
     assert_eq!(with(12, 0x41), Err(WireError::Slots(0x41)));
     assert_eq!(with(13, 0x20), Err(WireError::Slots(0x2040)));
+    assert_eq!(with(14, 0), Ok(Offer { checks: false, ..offer }));
+    assert!(matches!(with(14, 3), Err(WireError::NotZero { value: 2, .. })));
     assert!(matches!(with(15, 1), Err(WireError::NotZero { value: 0x100, .. })));
     assert!(matches!(Offer::parse(&payload[1..]), Err(WireError::Short { len: 15, .. })));
 }
@@ -184,8 +186,8 @@ proptest! {
     }
 
     #[test]
-    fn an_offer_says_what_it_was_told(addr in 0u64..u64::MAX - (1 << 20), rkey: u32, shift in 0u32..=12) {
-        let offer = Offer { addr, rkey, slots: 1 << shift };
+    fn an_offer_says_what_it_was_told(addr in 0u64..u64::MAX - (1 << 20), rkey: u32, shift in 0u32..=12, checks: bool) {
+        let offer = Offer { addr, rkey, slots: 1 << shift, checks };
         prop_assert_eq!(Offer::parse(&offer.message()[HEADER_LEN..]), Ok(offer));
     }
 

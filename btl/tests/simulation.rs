@@ -9,7 +9,7 @@
 //! ```
 //! `OXIB_SEED=n` runs one seed, `OXIB_SEEDS=n` so many, from 1 on, or from `OXIB_FROM`; from 1,000,000 on the device has two ports, from
 //! 2,000,000 on rdmacm makes the connections, from 3,000,000 on with messages that are late, from
-//! 4,000,000 on none takes the place of another. A failure names its seed. A binary of its own: virtual time and a plan of faults are the whole process'.
+//! 4,000,000 on none takes the place of another, from 5,000,000 on messages by eager RDMA may have checksums. A failure names its seed. A binary of its own: virtual time and a plan of faults are the whole process'.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may fail anywhere")]
 
 #[path = "simulation/schedule.rs"]
@@ -18,7 +18,7 @@ mod schedule;
 mod trial;
 
 use btl_testing::watchdog::Watchdog;
-use schedule::{FINAL, LATE, RDMACM, TWO_PORTS};
+use schedule::{CHECKED, FINAL, LATE, RDMACM, TWO_PORTS};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use trial::Trial;
@@ -72,7 +72,7 @@ fn whatever_happens_each_message_arrives_once_or_its_endpoint_fails_and_nothing_
         (Some(seed), _) => vec![seed],
         (None, Some(count)) => (number("OXIB_FROM").unwrap_or(1)..).take(count as usize).collect(),
         (None, None) => {
-            let further = [TWO_PORTS, RDMACM, LATE, FINAL].map(|from| from..from + SEEDS / 2);
+            let further = [TWO_PORTS, RDMACM, LATE, FINAL, CHECKED].map(|from| from..from + SEEDS / 2);
             (1..=SEEDS).chain(FOUND).chain(further.into_iter().flatten()).collect()
         }
     };

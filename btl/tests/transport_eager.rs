@@ -4,12 +4,22 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 use btl_testing::{World, config};
-use mca_btl_oxib::protocol::eager::LONGEST;
+use mca_btl_oxib::protocol::eager::{LONGEST, LONGEST_CHECKED};
 use mca_btl_oxib::transport::Glance;
 use mca_btl_oxib::transport::config::{Config, Eager};
 use mca_btl_oxib::transport::stats::Stats;
 
 const LAYOUT: &str = "P,160,64,48,16,8:P,4096,16,12,4,4:S,65536,64,48,16";
+
+/// Rings of so many slots for peers that have sent so many messages, so many of them at most.
+fn rings(slots: u16, threshold: u32, most: u16) -> Eager {
+    Eager { slots, threshold, most, cooling: 256, checks: false }
+}
+
+/// The same, once without and once with checksums.
+fn with_checksums_and_without(rings: Eager) -> [Eager; 2] {
+    [false, true].map(|checks| Eager { checks, ..rings })
+}
 
 fn world(test: &str, eager: Eager, sides: usize) -> World {
     World::with(test, Config { eager: Some(eager), ..config(LAYOUT) }, sides)
@@ -50,7 +60,7 @@ fn stats(world: &World, side: usize) -> Stats {
 
 #[test]
 fn short_messages_to_a_peer_that_sends_some_go_into_its_ring() {
-    let mut world = world("rings", Eager { slots: 256, threshold: 4, most: 2, cooling: 256 }, 2);
+    let mut world = world("rings", rings(256, 4, 2), 2);
     open_rings(&mut world, (0, 1));
     for side in [0, 1] {
         assert_eq!((stats(&world, side).rings, stats(&world, side).rings_closed), (1, 0));
@@ -68,6 +78,27 @@ fn short_messages_to_a_peer_that_sends_some_go_into_its_ring() {
     world.close();
 }
 
+/// The device's own way writes no checksums: messages with them are posted as WRITEs, inline.
+#[test]
+fn messages_with_checksums_have_one_slot_and_longer_ones_go_by_send() {
+    for checks in [[true, true], [true, false], [false, true]] {
+        let of = |checks| Config { eager: Some(Eager { checks, ..rings(256, 4, 2) }), ..config(LAYOUT) };
+        let mut world = World::strangers("checksums", checks.map(of).to_vec());
+        world.add(0, 1);
+        world.add(1, 0);
+        open_rings(&mut world, (0, 1));
+        let lens = LONGEST_CHECKED - 40..LONGEST_CHECKED + 40;
+        let before = [0, 1].map(|side| stats(&world, side).sent_eager);
+        lens.clone().for_each(|len| exchange(&mut world, (0, 1), 4, len));
+        for (side, peer_checks) in [(0, checks[1]), (1, checks[0])] {
+            let sent = stats(&world, side).sent_eager - before[side];
+            assert!(sent == 4 * 41 || sent > 4 * 41 && !peer_checks, "{checks:?}, side {side}: {sent}");
+        }
+        world.drain();
+        world.close();
+    }
+}
+
 /// Side 0 looks around until glances follow.
 fn until_glances(world: &mut World) {
     for _ in 0..1000 {
@@ -81,7 +112,7 @@ fn until_glances(world: &mut World) {
 
 #[test]
 fn a_glance_finds_what_lands_and_leaves_all_else_to_a_look() {
-    let mut world = world("glances", Eager { slots: 256, threshold: 4, most: 2, cooling: 256 }, 2);
+    let mut world = world("glances", rings(256, 4, 2), 2);
     open_rings(&mut world, (0, 1));
     for (len, found) in [
         (0, Glance::Landed),
@@ -115,7 +146,7 @@ fn a_glance_finds_what_lands_and_leaves_all_else_to_a_look() {
 /// A program that answers each message looks around behind each send.
 #[test]
 fn behind_a_call_a_glance_does_where_nothing_is_due() {
-    let mut world = world("glances anew", Eager { slots: 256, threshold: 4, most: 2, cooling: 256 }, 2);
+    let mut world = world("glances anew", rings(256, 4, 2), 2);
     assert_eq!(world.sides[0].glance_anew(), Glance::Unclear, "there are no rings");
     open_rings(&mut world, (0, 1));
     exchange(&mut world, (0, 1), 8, 30);
@@ -144,7 +175,7 @@ fn behind_a_call_a_glance_does_where_nothing_is_due() {
 
 #[test]
 fn glances_look_at_every_hot_ring() {
-    let mut world = world("glances at several", Eager { slots: 256, threshold: 4, most: 2, cooling: 256 }, 3);
+    let mut world = world("glances at several", rings(256, 4, 2), 3);
     open_rings(&mut world, (0, 1));
     open_rings(&mut world, (0, 2));
     for from in [1, 2, 2, 1, 1] {
@@ -160,7 +191,7 @@ fn glances_look_at_every_hot_ring() {
 
 #[test]
 fn glances_end_when_something_is_due() {
-    let mut world = world("glances end", Eager { slots: 256, threshold: 4, most: 2, cooling: 256 }, 2);
+    let mut world = world("glances end", rings(256, 4, 2), 2);
     open_rings(&mut world, (0, 1));
     until_glances(&mut world);
     let glances = (0..1000).take_while(|_| world.sides[0].glance() == Glance::Nothing).count();
@@ -171,11 +202,7 @@ fn glances_end_when_something_is_due() {
 
 #[test]
 fn before_the_threshold_and_where_they_are_off_there_are_no_rings() {
-    for eager in [
-        None,
-        Some(Eager { slots: 16, threshold: 1000, most: 2, cooling: 256 }),
-        Some(Eager { slots: 16, threshold: 1, most: 0, cooling: 256 }),
-    ] {
+    for eager in [None, Some(rings(16, 1000, 2)), Some(rings(16, 1, 0))] {
         let mut world = World::with("no_rings", Config { eager, ..config(LAYOUT) }, 2);
         exchange(&mut world, (0, 1), 40, 30);
         assert_eq!((stats(&world, 0).rings, stats(&world, 1).sent_eager), (0, 0));
@@ -184,7 +211,7 @@ fn before_the_threshold_and_where_they_are_off_there_are_no_rings() {
     }
     // Over shared queues and X queues there are none, nor where connections are replaced.
     for (layout, reconnects) in [("S,65536,64,48,16", 0), ("X,65536,64,48,16", 0), (LAYOUT, 8)] {
-        let eager = Some(Eager { slots: 16, threshold: 1, most: 4, cooling: 256 });
+        let eager = Some(rings(16, 1, 4));
         let mut world = World::with("no_rings", Config { eager, reconnects, ..config(layout) }, 2);
         exchange(&mut world, (0, 1), 40, 30);
         assert_eq!(stats(&world, 0).rings, 0, "{layout}");
@@ -197,38 +224,46 @@ fn before_the_threshold_and_where_they_are_off_there_are_no_rings() {
 /// full waits, and all come in order.
 #[test]
 fn messages_that_find_the_ring_full_come_in_their_order() {
-    let mut world = world("full", Eager { slots: 4, threshold: 4, most: 2, cooling: 256 }, 2);
-    open_rings(&mut world, (0, 1));
+    for rings in with_checksums_and_without(rings(4, 4, 2)) {
+        let mut world = world("full", rings, 2);
+        find_the_ring_full(&mut world);
+        world.close();
+    }
+}
+
+fn find_the_ring_full(world: &mut World) {
+    open_rings(world, (0, 1));
     for round in 0..30 {
-        let before = stats(&world, 0);
+        let before = stats(world, 0);
         for message in 0..10 + round {
             world.send(0, 1, [8, 120, 121, 3000, 0][message % 5]);
         }
         (0..50).for_each(|_| world.poll(0));
-        let sent = stats(&world, 0).sent_eager - before.sent_eager;
+        let sent = stats(world, 0).sent_eager - before.sent_eager;
         assert!(sent <= 4, "{sent} in a ring of 4 that nobody looks at");
         world.until("they arrive", |w| w.nothing_waits() && w.model.is_empty());
     }
-    assert!(stats(&world, 0).sent_eager > 60, "{}", stats(&world, 0));
+    assert!(stats(world, 0).sent_eager > 60, "{}", stats(world, 0));
     world.drain();
-    world.close();
 }
 
 #[test]
 fn what_has_landed_when_its_sender_leaves_is_delivered() {
-    let mut world = world("leaves", Eager { slots: 16, threshold: 4, most: 2, cooling: 256 }, 2);
-    open_rings(&mut world, (0, 1));
-    let before = stats(&world, 0).sent_eager;
-    (0..10).for_each(|_| world.send(0, 1, 8));
-    assert_eq!(stats(&world, 0).sent_eager - before, 10);
-    world.drain();
-    world.close();
+    for rings in with_checksums_and_without(rings(16, 4, 2)) {
+        let mut world = world("leaves", rings, 2);
+        open_rings(&mut world, (0, 1));
+        let before = stats(&world, 0).sent_eager;
+        (0..10).for_each(|_| world.send(0, 1, 8));
+        assert_eq!(stats(&world, 0).sent_eager - before, 10);
+        world.drain();
+        world.close();
+    }
 }
 
 /// There is one place for rings; the pairs that talk change.
 #[test]
 fn a_peer_that_sends_much_gets_the_place_of_one_that_does_not() {
-    let mut world = world("places", Eager { slots: 8, threshold: 4, most: 1, cooling: 256 }, 3);
+    let mut world = world("places", rings(8, 4, 1), 3);
     let mut closed = 0;
     for round in 0..6 {
         let other = 1 + round % 2;
@@ -244,7 +279,12 @@ fn a_peer_that_sends_much_gets_the_place_of_one_that_does_not() {
 /// There is one place for rings on each side, and who talks to whom changes; messages are on their way meanwhile, also between others.
 #[test]
 fn rings_come_and_go_while_messages_are_on_their_way() {
-    let mut world = world("turns", Eager { slots: 4, threshold: 1, most: 1, cooling: 256 }, 4);
+    for rings in with_checksums_and_without(rings(4, 1, 1)) {
+        come_and_go(world("turns", rings, 4));
+    }
+}
+
+fn come_and_go(mut world: World) {
     for pair in [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)] {
         exchange(&mut world, pair, 1, 8);
     }
@@ -266,7 +306,7 @@ fn rings_come_and_go_while_messages_are_on_their_way() {
 /// Messages may come as fast as they are taken: a look ends all the same.
 #[test]
 fn a_look_takes_so_many_out_of_rings_at_most() {
-    let eager = Some(Eager { slots: 256, threshold: 4, most: 2, cooling: 256 });
+    let eager = Some(rings(256, 4, 2));
     let mut world = World::with("bounded", Config { eager, ..config("P,65536,1024,1000,512") }, 2);
     open_rings(&mut world, (0, 1));
     let sent = stats(&world, 0).sent_eager;
@@ -288,7 +328,7 @@ fn a_look_takes_so_many_out_of_rings_at_most() {
 /// before what has been sent behind it.
 #[test]
 fn a_ring_that_rests_is_looked_at_soon_and_before_what_comes_behind() {
-    let eager = Some(Eager { slots: 64, threshold: 4, most: 2, cooling: 256 });
+    let eager = Some(rings(64, 4, 2));
     let mut world = World::with("resting", Config { eager, ..config("P,65536,256,250,128") }, 2);
     open_rings(&mut world, (0, 1));
     for behind in [false, true] {
@@ -309,7 +349,7 @@ fn a_ring_that_rests_is_looked_at_soon_and_before_what_comes_behind() {
 /// Messages of one slot and of several, in any order: where one has lain, no bytes of it are taken for the next one's end.
 #[test]
 fn bytes_of_a_long_message_are_no_message_of_the_next_lap() {
-    let mut world = world("several", Eager { slots: 256, threshold: 4, most: 2, cooling: 256 }, 2);
+    let mut world = world("several", rings(256, 4, 2), 2);
     open_rings(&mut world, (0, 1));
     let before = stats(&world, 0).sent_eager;
     for round in 0..6000 {
@@ -323,7 +363,7 @@ fn bytes_of_a_long_message_are_no_message_of_the_next_lap() {
 /// The ring is filled again as soon as its receiver has told that all of it is free, before that has had time for anything.
 #[test]
 fn what_a_long_message_leaves_is_gone_before_its_peer_is_told() {
-    let mut world = world("cleared", Eager { slots: 64, threshold: 4, most: 2, cooling: 256 }, 2);
+    let mut world = world("cleared", rings(64, 4, 2), 2);
     open_rings(&mut world, (0, 1));
     let before = stats(&world, 0).sent_eager;
     for round in 0..3000 {
@@ -341,7 +381,7 @@ fn what_a_long_message_leaves_is_gone_before_its_peer_is_told() {
 /// Messages of several slots are of a shared queue until there are rings.
 #[test]
 fn a_peer_that_sends_many_over_a_shared_queue_gets_a_ring_if_they_fit() {
-    let eager = Some(Eager { slots: 512, threshold: 8, most: 2, cooling: 256 });
+    let eager = Some(rings(512, 8, 2));
     for (len, has_rings) in [(LONGEST, true), (LONGEST + 1, false)] {
         let layout = "P,128,64,48,16,8:S,65536,64,48,16";
         let mut world = World::with("shared", Config { eager, ..config(layout) }, 2);

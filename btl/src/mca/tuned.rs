@@ -58,17 +58,18 @@ pub fn gathers(port: &Port, params: &Params) -> bool {
     port.soft && inline.is_none() && params.reconnects == 0
 }
 
-/// Whether short messages go by eager RDMA, and how: on the software device, unless the user or a file says no, and where they say yes.
+/// Whether short messages go by eager RDMA, and how: on the software device and on soft RoCE, unless the user or a file says no, and where they say
+/// yes. With checksums, unless that is set, on a device that is not known to write in the order of addresses.
 pub fn eager(port: &Port, params: &Params) -> Option<Eager> {
-    let asked = params
-        .use_eager_rdma
-        .or(port.settings.use_eager_rdma.as_ref().map(|setting| setting.value))
-        .unwrap_or(port.soft);
+    let by_file = port.settings.use_eager_rdma.as_ref().map(|setting| setting.value);
+    let asked = params.use_eager_rdma.or(by_file).unwrap_or(port.soft || is_rxe(port));
+    let in_order = port.soft || by_file == Some(true);
     asked.then_some(Eager {
         slots: params.eager_rdma_num,
         threshold: params.eager_rdma_threshold,
         most: params.max_eager_rdma,
         cooling: COOLING,
+        checks: params.eager_rdma_checksum.unwrap_or(!in_order),
     })
 }
 
@@ -118,11 +119,11 @@ pub fn tell(port: &Port, devices: &Devices, params: &Params) {
         layout(port, params),
         port.mtu.bytes()
     );
-    if is_rxe(port) && eager(port, params).is_some() {
+    if is_rxe(port) && eager(port, params).is_some_and(|eager| !eager.checks) {
         log::warn!(
-            "{name}: messages by eager RDMA may be damaged: soft RoCE writes the bytes of a request in the order in which its kernel's memcpy \
-             does, and on some processors that is not the order of their addresses. It takes longer than without, too; leave \
-             btl_oxib_use_eager_rdma at auto, unless this is a test"
+            "{name}: messages by eager RDMA without checksums may be damaged: soft RoCE writes the bytes of a request in the order in which its \
+             kernel's memcpy does, and on some processors that is not the order of their addresses. Leave btl_oxib_eager_rdma_checksum at auto, \
+             unless this is a test"
         );
     }
 }
@@ -197,17 +198,24 @@ mod tests {
     fn eager_rdma_is_for_softib_and_those_who_ask_for_it_and_what_is_set_wins_over_a_file() {
         let by_file = |text: &str| eager(&port(text), &params(Chosen::default()));
         let adapter = |text: &str| Port { soft: false, ..port(text) };
-        let rings = Eager { slots: 1024, threshold: 16, most: 16, cooling: COOLING };
+        let rings = Eager { slots: 1024, threshold: 16, most: 16, cooling: COOLING, checks: false };
         assert_eq!(by_file(""), Some(rings));
         assert_eq!(by_file("[default]\nuse_eager_rdma = 0\n"), None);
-        assert_eq!(eager(&adapter(""), &params(Chosen::default())), None);
+        let checked = Eager { checks: true, ..rings };
+        assert_eq!(eager(&adapter(""), &params(Chosen::default())), Some(checked), "soft RoCE");
+        let other = Port { vendor: (0x2c9, 0x1017), ..adapter("") };
+        assert_eq!(eager(&other, &params(Chosen::default())), None);
         assert_eq!(
             eager(&adapter("[default]\nuse_eager_rdma = 1\n"), &params(Chosen::default())),
             Some(rings)
         );
         let set =
             |use_eager_rdma| Params { use_eager_rdma: Some(use_eager_rdma), ..params(Chosen::default()) };
-        assert_eq!(eager(&adapter(""), &set(true)), Some(rings));
+        assert_eq!(eager(&other, &set(true)), Some(checked));
+        assert_eq!(eager(&adapter("[default]\nuse_eager_rdma = 1\n"), &set(true)), Some(rings));
+        let checks = |checks| Params { eager_rdma_checksum: Some(checks), ..set(true) };
+        assert_eq!(eager(&other, &checks(false)), Some(rings));
+        assert_eq!(eager(&port(""), &checks(true)), Some(checked));
         assert_eq!(eager(&port(""), &set(false)), None);
         assert_eq!(eager(&port("[default]\nuse_eager_rdma = 1\n"), &set(false)), None);
     }

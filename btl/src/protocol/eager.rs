@@ -18,18 +18,34 @@
 //! not taken for a trailer in the next lap. `number` counts the messages of the lane, those that go by SEND among them: the receiver takes a message
 //! only when all before it have come, so the two ways together keep the order.
 //!
-//! Each side offers its memory to the other ([`Offer`](super::wire::Offer)). What is written to it is bytes that may be anything:
-//! [`Expected::of`], [`Expected::check`].
+//! A device that writes the bytes of a request in another order than that of their addresses may write the lap first. Where that may be, messages
+//! have one slot, and a checksum of payload and trailer in front of the trailer ([`checksum`]): who reads a message whose checksum is not right
+//! looks again. What tells how many slots have been taken has one, too ([`taken_word`]).
+//!
+//! Each side offers its memory to the other, and says whether messages for it need checksums ([`Offer`](super::wire::Offer)). What is written to it
+//! is bytes that may be anything: [`Expected::of`], [`Expected::check`].
 #![forbid(unsafe_code)]
 
 use super::wire::MOST_SLOTS;
 
-/// The longest payload that a trailer tells of is longer than there may be, or it tells more than its length.
+/// What lies where a message ends is no end of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the last word of an eager RDMA message is {0:#x}: no message ends so; peer runs another version, or memory was overwritten"
-)]
-pub struct Refused(u64);
+pub enum Refused {
+    /// It tells of a longer payload than there may be, or more than its length.
+    #[error(
+        "the last word of an eager RDMA message is {0:#x}: no message ends so; peer runs another version, or memory was overwritten"
+    )]
+    Word(u64),
+    /// All bytes of the message should have been there long ago.
+    #[error(
+        "an eager RDMA message ends with {0:#x}, and its checksum has been wrong for {LOOKS} looks: peer runs another version, or memory was \
+         overwritten"
+    )]
+    Checksum(u64),
+}
+
+/// So many looks find a message whose checksum is not right before that is an error: some seconds.
+pub const LOOKS: u32 = 1 << 25;
 
 /// Bytes of a slot.
 pub const SLOT: usize = 128;
@@ -39,6 +55,12 @@ pub const TRAILER: usize = 8;
 
 /// The longest payload of a message of one slot.
 pub const ALONE: usize = SLOT - TRAILER;
+
+/// Bytes of the checksum in front of the trailer, where messages have one.
+pub const CHECKSUM: usize = 8;
+
+/// The longest payload of a message with a checksum, which has one slot.
+pub const LONGEST_CHECKED: usize = ALONE - CHECKSUM;
 
 /// Slots of the longest message.
 const WIDEST: usize = 97;
@@ -182,7 +204,18 @@ impl Expected {
     /// No sender of this version has written it.
     pub const fn check(self, word: u64) -> Result<(), Refused> {
         let is_none = word & RESERVED != 0 || (word >> 8) as u16 as usize > LONGEST;
-        if self.has_landed(word) && is_none { Err(Refused(word)) } else { Ok(()) }
+        if self.has_landed(word) && is_none { Err(Refused::Word(word)) } else { Ok(()) }
+    }
+
+    /// The trailer of the message, where it has a checksum, which may show that not all of it has been written yet.
+    pub const fn of_checked(self, word: u64) -> Option<Trailer> {
+        let is_it = word >> 24 == self.lap | self.number as u64 | CHECKED >> 24;
+        if is_it && is_checked(word) { Some(Trailer(word)) } else { None }
+    }
+
+    /// Whether a word is the trailer of a message with a checksum that comes behind messages that have not come yet.
+    pub const fn is_later(self, word: u64) -> bool {
+        self.has_landed(word) && is_checked(word) && (word >> 24) as u16 != self.number
     }
 
     /// The next message, in the same lap.
@@ -207,14 +240,27 @@ impl Lap {
     }
 }
 
-/// Bits that no message has set.
+/// Bits that no message without a checksum has set.
 const RESERVED: u64 = 0x00ff_ff00_0000_0000;
+
+/// The one of them that a message with a checksum has.
+const CHECKED: u64 = 1 << 40;
+
+/// A word may be the trailer of a message with a checksum.
+const fn is_checked(word: u64) -> bool {
+    word & RESERVED == CHECKED && (word >> 8) as u16 as usize <= LONGEST_CHECKED
+}
 
 impl Trailer {
     /// Of a message of `len` bytes, [`LONGEST`] at most.
     #[inline(always)] // with every message
     pub const fn new(tag: u8, lap: u8, number: u16, len: usize) -> Trailer {
         Trailer(tag as u64 | (len as u64) << 8 | (number as u64) << 24 | (lap as u64) << 56)
+    }
+
+    /// The same of a message with a checksum, of [`LONGEST_CHECKED`] bytes at most.
+    pub const fn checked(self) -> Trailer {
+        Trailer(self.0 | CHECKED)
     }
 
     /// The wire bytes.
@@ -234,6 +280,42 @@ impl Trailer {
     pub const fn payload_len(self) -> usize {
         (self.0 >> 8) as u16 as usize
     }
+}
+
+/// What stands in front of the trailer of a message with a checksum: of the trailer and the words of its payload, the last one first. These end
+/// where the payload ends; the first one begins with zeroes, if the payload has less.
+#[inline]
+pub fn checksum(trailer: Trailer, words: impl Iterator<Item = u64>) -> u64 {
+    words.fold(mixed(0, trailer.0), mixed)
+}
+
+/// Puts checksum and trailer into the slot of a message. Its payload, of [`LONGEST_CHECKED`] bytes at most, is in front of them, and has zeroes in front.
+#[inline]
+pub fn seal(slot: &mut [u8; SLOT], trailer: Trailer) {
+    let (words, _none) = slot.as_chunks_mut::<8>();
+    let [payload @ .., sum, last] = words else { return };
+    let count = trailer.payload_len().div_ceil(8).min(payload.len());
+    let words = payload[payload.len() - count..].iter().rev().map(|word| u64::from_le_bytes(*word));
+    (*sum, *last) = (checksum(trailer, words).to_le_bytes(), trailer.emit());
+}
+
+/// Another word changes it, whatever comes behind.
+#[inline]
+const fn mixed(sum: u64, word: u64) -> u64 {
+    (sum.rotate_left(5) ^ word).wrapping_mul(MIXER)
+}
+
+/// 2^64 divided by the golden ratio: odd, and its bits are well mixed.
+const MIXER: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// How many slots have been taken, with its checksum in the upper half. 0 is right, as memory is at first.
+pub const fn taken_word(taken: u32) -> u64 {
+    taken as u64 | (taken as u64).wrapping_mul(MIXER) >> 32 << 32
+}
+
+/// The same, read. `None`: not all of it has been written yet.
+pub const fn taken_of(word: u64) -> Option<u32> {
+    if taken_word(word as u32) == word { Some(word as u32) } else { None }
 }
 
 #[cfg(test)]
@@ -317,5 +399,77 @@ mod tests {
     #[test]
     fn memory_that_is_zero_holds_no_message() {
         assert!(!Expected::new(Cursor::new(64).lap(), 0).has_landed(0));
+        assert_eq!(taken_of(0), Some(0));
+    }
+
+    /// The slot of a message with a checksum.
+    fn slot(trailer: Trailer, payload: &[u8]) -> [u8; SLOT] {
+        let mut slot = [0; SLOT];
+        slot[LONGEST_CHECKED - payload.len()..LONGEST_CHECKED].copy_from_slice(payload);
+        seal(&mut slot, trailer);
+        slot
+    }
+
+    /// Whether a slot has the message that is expected, all of it.
+    fn is_whole(expected: Expected, slot: &[u8; SLOT]) -> bool {
+        let (words, _) = slot.as_chunks::<8>();
+        let word = |at: usize| u64::from_le_bytes(words[at]);
+        let Some(trailer) = expected.of_checked(word(15)) else { return false };
+        let len = trailer.payload_len();
+        let mut payload = slot[..LONGEST_CHECKED].to_vec();
+        payload[..LONGEST_CHECKED - len].fill(0);
+        let of_payload = payload.rchunks(8).take(len.div_ceil(8));
+        checksum(trailer, of_payload.map(|word| u64::from_le_bytes(word.try_into().unwrap()))) == word(14)
+    }
+
+    proptest! {
+        /// A device may write the bytes of a message in any order.
+        #[test]
+        fn a_message_with_a_checksum_of_which_not_all_is_there_is_none(
+            payload in proptest::collection::vec(any::<u8>(), 0..=LONGEST_CHECKED),
+            before in any::<[[u8; 16]; 8]>(),
+            (tag, lap, number, number_before) in any::<(u8, u8, u16, u16)>(),
+            is_written in proptest::collection::vec(any::<bool>(), SLOT),
+            repeats: bool,
+        ) {
+            let expected = Expected::new(lap, number);
+            let whole = slot(Trailer::new(tag, lap, number, payload.len()).checked(), &payload);
+            let mut now: [u8; SLOT] = before.concat().try_into().unwrap();
+            if repeats {
+                // The lap before had the same payload there.
+                now = slot(Trailer::new(tag, lap.wrapping_sub(1), number_before, payload.len()).checked(), &payload);
+            }
+            let at = LONGEST_CHECKED - payload.len();
+            for place in (at..SLOT).filter(|place| is_written[*place]) {
+                now[place] = whole[place];
+            }
+            prop_assert_eq!(is_whole(expected, &now), now[at..] == whole[at..]);
+            now[at..].copy_from_slice(&whole[at..]);
+            prop_assert!(is_whole(expected, &now));
+        }
+
+        #[test]
+        fn of_a_number_of_slots_of_which_not_all_is_there_none_is_read(
+            (before, after) in any::<(u32, u32)>(),
+            is_written: [bool; 8],
+        ) {
+            let (before, whole) = (taken_word(before).to_le_bytes(), taken_word(after).to_le_bytes());
+            let now = std::array::from_fn(|at| if is_written[at] { whole[at] } else { before[at] });
+            let is_torn = now != before && now != whole;
+            prop_assert_eq!(taken_of(u64::from_le_bytes(now)).is_none(), is_torn);
+        }
+
+        #[test]
+        fn a_trailer_has_a_checksum_or_none(tag: u8, lap: u8, number: u16, other: u16, len in 0..=LONGEST_CHECKED) {
+            let expected = Expected::new(lap, number);
+            let plain = Trailer::new(tag, lap, number, len);
+            let word = u64::from_le_bytes(plain.checked().emit());
+            prop_assert_eq!(expected.of_checked(word).map(|found| (found.tag(), found.payload_len())), Some((tag, len)));
+            prop_assert!(expected.of(word).is_none() && expected.check(word).is_err() && expected.has_landed(word));
+            prop_assert_eq!(expected.of_checked(u64::from_le_bytes(plain.emit())), None);
+            prop_assert!(!expected.is_later(word));
+            prop_assert_eq!(Expected::new(lap, other).is_later(word), other != number);
+            prop_assert!(!Expected::new(lap.wrapping_add(1), other).is_later(word));
+        }
     }
 }

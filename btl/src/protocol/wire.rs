@@ -24,7 +24,7 @@
 use super::credits::Grant;
 
 /// Version of the header and of the control payloads; travels in the CTS.
-pub const VERSION: u16 = 11;
+pub const VERSION: u16 = 12;
 
 /// Flag in byte 1 of a data message: it has taken the last credit that its sender had.
 pub const LAST: u8 = 0x10;
@@ -469,7 +469,7 @@ pub const MOST_SLOTS: u16 = 1 << 12;
 /// Payload of a message of kind [`Kind::Eager`]: where the sender of this message looks for messages.
 ///
 /// ```text
-///   0..8 address    8..12 key    12..14 slots    14..16 reserved, 0
+///   0..8 address    8..12 key    12..14 slots    14 bit 0: messages have checksums, the rest 0    15 reserved, 0
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Offer {
@@ -479,6 +479,8 @@ pub struct Offer {
     pub rkey: u32,
     /// How many there are, a power of two. 0: none any more, and the sender writes to none of the receiver's.
     pub slots: u16,
+    /// What is written there has [checksums](super::eager::checksum).
+    pub checks: bool,
 }
 
 impl Offer {
@@ -489,7 +491,7 @@ impl Offer {
     pub const MESSAGE_LEN: usize = HEADER_LEN + Self::LEN;
 
     /// What takes an offer back.
-    pub const NONE: Offer = Offer { addr: 0, rkey: 0, slots: 0 };
+    pub const NONE: Offer = Offer { addr: 0, rkey: 0, slots: 0, checks: false };
 
     /// The whole message, with an empty header.
     pub fn message(self) -> [u8; Self::MESSAGE_LEN] {
@@ -497,6 +499,7 @@ impl Offer {
         out[8..16].copy_from_slice(&self.addr.to_le_bytes());
         out[16..20].copy_from_slice(&self.rkey.to_le_bytes());
         out[20..22].copy_from_slice(&self.slots.to_le_bytes());
+        out[22] = self.checks.into();
         out
     }
 
@@ -513,12 +516,12 @@ impl Offer {
                 WireError::Long { what: "eager RDMA offer", len, limit: Self::LEN }
             });
         };
-        let [a0, a1, a2, a3, a4, a5, a6, a7, k0, k1, k2, k3, s0, s1, r0, r1] = bytes;
+        let [a0, a1, a2, a3, a4, a5, a6, a7, k0, k1, k2, k3, s0, s1, flags, r] = bytes;
         let addr = u64::from_le_bytes([a0, a1, a2, a3, a4, a5, a6, a7]);
         let (rkey, slots) = (u32::from_le_bytes([k0, k1, k2, k3]), u16::from_le_bytes([s0, s1]));
         let wrong = |field, value| Err(WireError::NotZero { field, value });
-        if (r0, r1) != (0, 0) {
-            return wrong("eager RDMA offer, reserved,", u32::from(u16::from_le_bytes([r0, r1])));
+        if (flags & !1, r) != (0, 0) {
+            return wrong("eager RDMA offer, reserved,", u32::from(u16::from_le_bytes([flags & !1, r])));
         }
         if slots == 0 {
             return Ok(Offer::NONE);
@@ -526,7 +529,7 @@ impl Offer {
         if !slots.is_power_of_two() || slots > MOST_SLOTS {
             return Err(WireError::Slots(slots));
         }
-        Ok(Offer { addr, rkey, slots })
+        Ok(Offer { addr, rkey, slots, checks: flags != 0 })
     }
 }
 

@@ -100,6 +100,8 @@ counters! {
     rings: Sum,
     /// Those among them that have been closed again, for they were not used and another peer sent much.
     rings_closed: Sum,
+    /// Looks that found a message in a ring of which the device had not written everything yet, as its checksum showed.
+    eager_unfinished: Sum,
     /// Messages sent from a registered buffer.
     sent_buffered: Sum,
     /// Messages that had to wait for a connection, a credit or a work queue entry.

@@ -47,6 +47,8 @@ pub const LATE: u64 = 3_000_000;
 /// From this seed on no connection takes the place of another: those of datagrams for even seeds, of rdmacm for odd ones. No message of RDMA-CM is
 /// late: a request to a queue pair that is gone fails at once in softib, on a network after many times as long as a message takes.
 pub const FINAL: u64 = 4_000_000;
+/// From this seed on messages by eager RDMA have checksums, those of every second one or so.
+pub const CHECKED: u64 = 5_000_000;
 
 /// With 35 % of the datagrams lost, of 1300 exchanges one loses 13 requests or their answers in a row, of 100,000 one loses 21 (seed 198639), and of
 /// 2.7 million one loses 27. More would take longer than what waits may.
@@ -82,7 +84,8 @@ pub fn setting(rng: &mut Rng, seed: u64) -> Setting {
     if seed >= FINAL {
         let (slots, threshold) = ([4, 16, 256][rng.below(3)], [1, 3, 16][rng.below(3)]);
         let (most, cooling) = ([0, 1, 4][rng.below(3)], [128, 1 << 16][rng.below(2)]);
-        config.eager = Some(Eager { slots, threshold, most, cooling });
+        let checks = seed >= CHECKED && rng.below(2) == 0;
+        config.eager = Some(Eager { slots, threshold, most, cooling, checks });
     }
     Setting { config, sides, breaks, leaves, device, plan }
 }

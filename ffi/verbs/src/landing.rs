@@ -1,8 +1,9 @@
 //! Memory that a peer writes to by RDMA WRITE while we look at it.
 //!
-//! A device writes the bytes of one request in order of their addresses, as adapters do and the software device does, so who sees the last word
-//! of what was written sees all of it. Two sides agree by other means on what may be written when: bytes are [lent](WordRead::lend) when all
-//! of them are there, and the peer is told that it may write there again when they are [back](Landing::back).
+//! A device that writes the bytes of one request in order of their addresses, as adapters do and the software device does, lets who sees the last
+//! word of what was written see all of it. Of another one's, all [words](WordRead::words) have to be looked at. Two sides agree by other means on
+//! what may be written when: bytes are [lent](WordRead::lend) when all of them are there, and the peer is told that it may write there again when
+//! they are [back](Landing::back).
 
 use crate::error::{Error, leaked};
 use crate::mr::{Access, Mr, Pd};
@@ -144,6 +145,22 @@ impl Place {
 }
 
 impl WordRead<'_> {
+    /// The words that the last `len` bytes before the word are in, the last one first; what is not of these bytes is 0. `None`: there are not so
+    /// many.
+    #[inline]
+    pub fn words(&self, len: usize) -> Option<impl Iterator<Item = u64>> {
+        let Place { start, before } = self.place;
+        before.checked_sub(len)?;
+        let (whole, rest) = (len / WORD, len % WORD);
+        // SAFETY: whole words of the memory, which is aligned to pages, for `before` is a multiple of a word; atomics tolerate other writers.
+        let word = move |behind| unsafe {
+            start.byte_add(before - (behind + 1) * WORD).cast::<AtomicU64>().as_ref()
+        };
+        let word = move |behind| word(behind).load(Ordering::Relaxed);
+        let first = (rest != 0).then(|| word(whole) & u64::MAX << (8 * (WORD - rest)));
+        Some((0..whole).map(word).chain(first))
+    }
+
     /// The last bytes before the word, which the peer does not write to before they are back. `None`: there are not so many.
     #[inline(always)] // with every message
     pub fn lend(self, len: usize) -> Option<Lent> {

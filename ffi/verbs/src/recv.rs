@@ -86,6 +86,13 @@ impl Lent {
     pub fn capacity(&self) -> usize {
         self.len
     }
+
+    /// Its first bytes only, so many at most, in place of all.
+    #[inline]
+    pub fn shorten(mut self, len: usize) -> Lent {
+        self.len = self.len.min(len);
+        self
+    }
 }
 
 /// A receive, and its buffer. Dropping one that is posted or lent leaks the buffer: it may still be used.

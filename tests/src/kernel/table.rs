@@ -279,12 +279,9 @@ const SETTINGS: &[(&str, &str, Parameters)] = &[
     ("nothing inline", "crossing", &[("btl_oxib_max_inline", "0")]),
     ("1 KiB inline", "crossing", &[("btl_oxib_max_inline", "1k")]),
     ("128 reads in flight", "sendrecv", &[("btl_oxib_rd_atomic", "128")]),
-    ("eager RDMA", "random", &[("btl_oxib_use_eager_rdma", "1"), ("btl_oxib_eager_rdma_threshold", "1")]),
-    (
-        "eager RDMA of four slots",
-        "flood",
-        &[("btl_oxib_use_eager_rdma", "1"), ("btl_oxib_eager_rdma_num", "4")],
-    ),
+    ("no eager RDMA", "crossing", &[("btl_oxib_use_eager_rdma", "0")]),
+    ("eager RDMA from the first message on", "random", &[("btl_oxib_eager_rdma_threshold", "1")]),
+    ("eager RDMA of four slots", "flood", &[("btl_oxib_eager_rdma_num", "4")]),
     ("completion queues that grow", "crossing", &[("btl_oxib_cq_size", "64")]),
     ("completion queues at the limit", "sendrecv", &[("btl_oxib_cq_size", "100000")]),
 ];

@@ -101,13 +101,14 @@ type Values = &'static [(&'static str, &'static str)];
 /// How many sends go unsignalled; what everything runs with in turn, if all is to be run.
 const UNSIGNALLED: [Values; 2] = [&[("max_unsig_wrs", "1")], &[("max_unsig_wrs", "64")]];
 
-/// Each send signalled; messages held back as soon as two answers wait; no rings of eager RDMA, short ones, one place for them.
-const EXTREMES: [Values; 5] = [
+/// Each send signalled; messages held back as soon as two answers wait; no rings of eager RDMA, short ones, one place for them, messages with checksums.
+const EXTREMES: [Values; 6] = [
     &[("max_unsig_wrs", "0")],
     &[("max_answers", "1")],
     &[("use_eager_rdma", "0")],
     &[("use_eager_rdma", "1"), ("eager_rdma_num", "4"), ("eager_rdma_threshold", "1")],
     &[("use_eager_rdma", "1"), ("max_eager_rdma", "1")],
+    &[("use_eager_rdma", "1"), ("eager_rdma_checksum", "1")],
 ];
 
 /// Programs x layouts x ranks, and those that are sensitive to them with other values of some parameters.

@@ -92,6 +92,8 @@ pub struct Params {
     pub max_inline: Option<u32>,
     /// Eager RDMA; none: as the device and its files say.
     pub use_eager_rdma: Option<bool>,
+    /// `eager_rdma_checksum`; `None`: auto.
+    pub eager_rdma_checksum: Option<bool>,
     /// Messages in a ring of it.
     pub eager_rdma_num: u16,
     /// Messages after which a peer is offered one.
@@ -209,6 +211,7 @@ impl Params {
             rdmacm_max_retries: 0,
             max_inline: None,
             use_eager_rdma: None,
+            eager_rdma_checksum: None,
             eager_rdma_num: 0,
             eager_rdma_threshold: 0,
             max_eager_rdma: 0,

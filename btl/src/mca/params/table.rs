@@ -285,11 +285,25 @@ pub static ROWS: &[Row] = &[
         level: 5,
         scope: Scope::Local,
         help: "Whether short and middle messages of peers that send many of them are written into rings in this process' memory (eager RDMA), which it looks \
-               at: 1 yes, 0 no; auto, or -1: on the software device, and where a device file says so. It needs a device that \
-               writes the bytes of one request in the order of their addresses. Not with reconnects, \
+               at: 1 yes, 0 no; auto, or -1: on the software device, on soft RoCE, and where a device file says so. Not with reconnects, \
                not over X or S queues, not on iWARP",
         apply: |params, value| {
             params.use_eager_rdma = (value != Value::Auto).then(|| value.narrow::<u8>() != 0);
+            Ok(())
+        },
+    },
+    Row {
+        name: c"eager_rdma_checksum",
+        kind: Kind::SearchOr { max: 1 },
+        default: "auto",
+        level: 6,
+        scope: Scope::Local,
+        help: "Whether messages by eager RDMA that come to this process have checksums, by which it sees that its device has written all of one: 1 yes, 0 \
+               no, which needs a device that writes the bytes of one request in the order of their addresses; auto, or -1: yes, but for the \
+               software device, and adapters whose device file says that they use eager RDMA. Messages with checksums have up to 112 bytes, \
+               Open MPI's header among them; longer ones go by SEND",
+        apply: |params, value| {
+            params.eager_rdma_checksum = (value != Value::Auto).then(|| value.narrow::<u8>() != 0);
             Ok(())
         },
     },

@@ -1,7 +1,8 @@
 //! A lane: one queue of the layout, to one peer. It owns the queue pair and the credits.
 #![forbid(unsafe_code)]
 
-use super::ring::{Ring, Way};
+use super::outlet::Way;
+use super::ring::Ring;
 use crate::protocol::budget::SendBudget;
 use crate::protocol::credits::{CreditError, Credits, Grant, Window};
 use crate::protocol::wire::{DataHeader, HEADER_LEN};

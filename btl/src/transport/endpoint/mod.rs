@@ -6,6 +6,7 @@ pub(super) mod ends;
 pub(super) mod lane;
 pub(super) mod long;
 pub(super) mod numbers;
+pub(super) mod outlet;
 pub(super) mod retained;
 pub(super) mod ring;
 pub(super) mod rings;

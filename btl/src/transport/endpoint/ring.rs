@@ -3,24 +3,20 @@
 #![forbid(unsafe_code)]
 
 use super::EpId;
+use super::outlet::{Outlet, Way};
 use crate::protocol::eager::{
-    ALONE, Cursor, Expected, LONGEST, Lap, Refused, SLOT, TRAILER, Trailer, ends_within, slots_of,
+    ALONE, CHECKSUM, Cursor, Expected, LOOKS, Lap, Refused, SLOT, TRAILER, checksum, ends_within, slots_of,
+    taken_of,
 };
 use crate::protocol::wire::Offer;
 use crate::transport::LINE;
-use crate::transport::channel::copy;
 use std::mem::offset_of;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use verbs::{Error, Landing, Lent, Pd, Pieces, Place, RKey, Remote, ShortWriter, Watch};
+use verbs::{Error, Landing, Lent, Pd, Place, Remote, ShortWriter, Watch};
 
 /// So many messages before it is due the memory of a message is asked for.
 const AHEAD: usize = 2;
-
-/// When a message of more than so many slots (4 KiB of payload, and ob1's header) has found the ring full, so many of them take the other way before
-/// one asks again.
-const LONG: u32 = 33;
-const ELSEWHERE: u32 = 1024;
 
 /// Each look asks for all lines of a message as long as the last one, up to so many bytes of payload. A longer one would be taken from its sender
 /// line by line while that writes it.
@@ -43,6 +39,10 @@ pub struct Ring {
     is_made_ready: bool,
     /// Our offer has been taken back; the peer has still to take back its own.
     pub is_closing: bool,
+    /// What is written here has checksums.
+    is_checked: bool,
+    /// The device has its own way for short messages.
+    writes_short: bool,
     /// When so many slots have been taken, the peer is to be told.
     due: u32,
     /// The peer's memory, once it has offered it.
@@ -63,6 +63,8 @@ pub struct Ring {
     stale: (u32, u32),
     /// Messages of both directions at the last call of [`Self::is_used`].
     seen: u32,
+    /// So many looks in a row have found the next message, and a checksum that is not right.
+    unfinished: u32,
 }
 
 const _: () = assert!(offset_of!(Ring, landing) + 2 * size_of::<usize>() <= LINE, "what is looked at");
@@ -108,38 +110,12 @@ impl Landed {
     }
 }
 
-/// Where our messages go.
-#[derive(Debug)]
-#[repr(C, align(64))] // one cache line
-struct Outlet {
-    next: Cursor,
-    /// One trailer before the peer's memory begins: a message that ends at a place has its trailer so far behind this address.
-    trailers: u64,
-    rkey: RKey,
-    /// Slots that are known to be free.
-    free: u32,
-    /// So many messages of more than [`LONG`] slots do not ask for room.
-    elsewhere: u32,
-    /// The message that is posted next; as long as the longest one so far.
-    bytes: Vec<u8>,
-}
-
-const _: () = assert!(size_of::<Outlet>() == LINE, "what is sent");
-
-/// The way of the next message, which the device carries out as it is called, for which there is room.
-#[derive(Debug)]
-pub struct Way<'a> {
-    outlet: &'a mut Outlet,
-    writer: ShortWriter<'a>,
-    slots: u32,
-}
-
 impl Ring {
-    /// Memory for so many messages of a peer.
+    /// Memory for so many messages of a peer, with checksums or without.
     ///
     /// # Errors
     /// There is none.
-    pub fn new(pd: &Arc<Pd>, endpoint: EpId, slots: u16) -> Result<Ring, Error> {
+    pub fn new(pd: &Arc<Pd>, endpoint: EpId, (slots, is_checked): (u16, bool)) -> Result<Ring, Error> {
         let next = Cursor::new(slots);
         Ok(Ring {
             landing: Landing::new(pd, next.memory())?,
@@ -152,7 +128,10 @@ impl Ring {
             outlet: None,
             is_made_ready: false,
             is_closing: false,
+            is_checked,
+            writes_short: pd.context().writes_short(),
             seen: 0,
+            unfinished: 0,
             last_len: UNKNOWN,
             stale: (0, 0),
         })
@@ -167,20 +146,16 @@ impl Ring {
     /// What the peer is told of it.
     pub fn offer(&self) -> Offer {
         let (addr, rkey) = self.landing.remote();
-        Offer { addr, rkey: rkey.0, slots: self.next.slots() as u16 }
+        Offer { addr, rkey: rkey.0, slots: self.next.slots() as u16, checks: self.is_checked }
     }
 
     /// The peer offers its memory: our messages go there from now on. False: they do already, or it cannot be.
     pub fn accept(&mut self, offer: Offer) -> bool {
-        let next = Cursor::new(offer.slots);
-        let fits = offer.addr.checked_add(next.memory() as u64).is_some();
-        if self.outlet.is_some() || self.is_closing || !fits {
+        if self.outlet.is_some() || self.is_closing {
             return false;
         }
-        let (trailers, rkey) = (offer.addr.wrapping_sub(TRAILER as u64), RKey(offer.rkey));
-        let (free, elsewhere, bytes) = (next.slots(), 0, Vec::new());
-        self.outlet = Some(Box::new(Outlet { next, free, elsewhere, trailers, rkey, bytes }));
-        true
+        self.outlet = Outlet::new(offer, self.writes_short).map(Box::new);
+        self.outlet.is_some()
     }
 
     /// Nothing of ours goes to the peer's memory any more.
@@ -250,6 +225,9 @@ impl Ring {
     /// A message has landed, and those before it have come.
     pub fn is_next(&self) -> bool {
         let word = self.landing.word(self.at());
+        if self.is_checked {
+            return self.expected.has_landed(word) && !self.expected.is_later(word);
+        }
         // What is no message is found when it is taken.
         self.expected.of(word).is_some() || self.expected.check(word).is_err()
     }
@@ -275,6 +253,25 @@ impl Ring {
         landed.place.prefetch((AHEAD + 1) * SLOT);
         let payload = landed.lend(len)?;
         self.pass(slots_of(len), len);
+        Some((trailer.tag(), payload))
+    }
+
+    /// The same of a message with a checksum. `None`: it has not landed, not all of it has, or it has none.
+    pub fn take_checked(&mut self) -> Option<(u8, Lent)> {
+        if !self.is_checked {
+            return None;
+        }
+        let landed = self.landing.read_before(self.next.end())?;
+        let trailer = self.expected.of_checked(landed.word)?;
+        let len = trailer.payload_len();
+        let mut words = landed.words(len + CHECKSUM)?;
+        let sum = words.next()?;
+        if checksum(trailer, words) != sum {
+            return None;
+        }
+        let payload = landed.lend(len + CHECKSUM)?.shorten(len);
+        self.unfinished = 0;
+        self.pass(1, len);
         Some((trailer.tag(), payload))
     }
 
@@ -324,12 +321,20 @@ impl Ring {
         self.is_made_ready = false;
     }
 
-    /// What has landed next is a message, if anything.
+    /// What has landed next, and has not been taken, may be a message. Whether it is the next one, of which not all has landed.
     ///
     /// # Errors
     /// It is none.
-    pub fn check(&self) -> Result<(), Refused> {
-        self.expected.check(self.landing.word(self.at()))
+    pub fn check(&mut self) -> Result<bool, Refused> {
+        let word = self.landing.word(self.at());
+        if !self.is_checked {
+            return self.expected.check(word).map(|()| false);
+        }
+        if !self.expected.has_landed(word) || self.expected.is_later(word) {
+            return Ok(false);
+        }
+        self.unfinished += 1;
+        if self.unfinished < LOOKS { Ok(true) } else { Err(Refused::Checksum(word)) }
     }
 
     /// A message has landed that is not expected, or it is closed.
@@ -397,106 +402,42 @@ impl Ring {
         let outlet = self.outlet.as_ref()?;
         let taken = self.next.count;
         self.due = taken.wrapping_add(self.next.slots() / 2);
-        Some((u64::from(taken).to_le_bytes(), Remote { addr: outlet.trailer_at(TRAILER), rkey: outlet.rkey }))
+        Some(outlet.news(taken))
     }
 
     /// So many slots of the peer's ring are known to be free.
     #[inline(always)] // with every message
     pub fn has_free(&self, slots: u32) -> bool {
-        self.outlet.as_ref().is_some_and(|outlet| outlet.free >= slots)
+        self.outlet.as_ref().is_some_and(|outlet| outlet.has_free(slots))
     }
 
-    /// A message of so many slots may be written into the peer's ring. Reads how many the peer has taken, if that is not known. When the ring has
-    /// filled up, half of it has to be free before it is used again: until then messages take the other way. Long ones do so for
-    /// [longer](ELSEWHERE): a program that sends windows of them, for which there is no room, would have some by the one way and some by the other, and
-    /// they overtake each other, which costs ob1 a copy.
-    #[inline(never)] // where that is known, nobody asks
+    /// A message of so many slots may be written into the peer's ring ([`Outlet::has_room`]). Reads how many the peer has taken.
+    #[inline(never)] // where it is known that there is room, it is not asked
     pub fn has_room(&mut self, needed: u32) -> bool {
-        let taken = self.landing.word(0) as u32;
-        let Some(outlet) = &mut self.outlet else { return false };
-        if outlet.free >= needed {
-            return true;
-        }
-        if needed > LONG && outlet.elsewhere != 0 {
-            outlet.elsewhere -= 1;
-            return false;
-        }
-        let slots = outlet.next.slots();
-        let free = slots.saturating_sub(outlet.next.count.wrapping_sub(taken));
-        outlet.free = if free >= slots / 2 { free } else { 0 };
-        let has_room = outlet.free >= needed;
-        if !has_room && needed > LONG {
-            outlet.elsewhere = ELSEWHERE;
-        }
-        has_room
+        let word = self.landing.word(0);
+        let taken = if self.is_checked { taken_of(word) } else { Some(word as u32) };
+        let (Some(outlet), Some(taken)) = (&mut self.outlet, taken) else { return false };
+        outlet.has_room(needed, taken)
     }
 
     /// The way of the next message, of so many slots, if those are known to be free.
     #[inline(always)] // with every message
     pub fn way_of<'a>(&'a mut self, writer: ShortWriter<'a>, slots: u32) -> Option<Way<'a>> {
-        let outlet = self.outlet.as_deref_mut().filter(|outlet| outlet.free >= slots)?;
-        Some(Way { outlet, writer, slots })
+        self.outlet.as_deref_mut()?.way_of(writer, slots)
     }
 
-    /// The next message, of at most [`LONGEST`] bytes, and where it goes; there [is room](Self::has_room). It is gone when it is
-    /// [posted](Self::posted).
-    #[inline(always)] // with every message
-    pub fn compose(&mut self, tag: u8, number: u16, [head, body]: [&[u8]; 2]) -> Option<(&[u8], Remote)> {
-        let outlet = &mut **self.outlet.as_mut()?;
-        let len = head.len() + body.len();
-        if len > LONGEST {
-            return None;
-        }
-        let addr = outlet.trailer_at(outlet.next.end()).wrapping_sub(len as u64);
-        let Outlet { next, rkey, bytes, .. } = outlet;
-        if bytes.len() < len + TRAILER {
-            bytes.resize(len + TRAILER, 0);
-        }
-        let whole = &mut bytes[..len + TRAILER];
-        let (first, rest) = whole.split_at_mut(head.len());
-        let (second, trailer) = rest.split_at_mut(body.len());
-        copy(first, head);
-        copy(second, body);
-        trailer.copy_from_slice(&Trailer::new(tag, next.lap(), number, len).emit());
-        Some((whole, Remote { addr, rkey: *rkey }))
+    /// Messages to the peer [are posted](Outlet::are_posted).
+    pub fn are_posted(&self) -> bool {
+        self.outlet.as_ref().is_some_and(|outlet| outlet.are_posted())
     }
 
-    /// It has been posted, and has so many slots.
-    #[inline(always)] // with every message
-    pub fn posted(&mut self, slots: u32) {
-        if let Some(outlet) = &mut self.outlet {
-            outlet.posted(slots);
-        }
-    }
-}
-
-impl Way<'_> {
-    /// Writes the next message, pieces of so many bytes, [`LONGEST`] at most, which has this number of its lane. False: nothing has happened.
-    #[inline(always)] // with every message
-    pub fn write(self, tag: u8, number: u16, (pieces, len): (&Pieces<'_>, usize)) -> bool {
-        let next = self.outlet.next;
-        let trailer = Trailer::new(tag, next.lap(), number, len);
-        let to = Remote { addr: self.outlet.trailer_at(next.end()), rkey: self.outlet.rkey };
-        let written = self.writer.write(pieces, u64::from_le_bytes(trailer.emit()), to);
-        if written {
-            self.outlet.posted(self.slots);
-        }
-        written
-    }
-}
-
-impl Outlet {
-    /// Where the trailer of a message that ends at this place is, in the peer's memory.
-    #[inline(always)] // with every message
-    fn trailer_at(&self, end: usize) -> u64 {
-        self.trailers.wrapping_add(end as u64)
-    }
-
-    /// A message of so many slots has gone.
-    #[inline(always)] // with every message
-    fn posted(&mut self, slots: u32) {
-        self.next.advance(slots);
-        self.free -= slots;
+    /// Where the next message is posted to, of so many bytes, for which there is room, if it goes inline, as `most` bytes do.
+    #[inline]
+    pub fn outlet_for(&mut self, len: usize, most: usize) -> Option<&mut Outlet> {
+        let slots = slots_of(len);
+        let outlet = self.outlet.as_ref().filter(|outlet| outlet.fits(len, most))?;
+        let has_room = outlet.has_room_posted(slots) || self.has_room(slots);
+        self.outlet.as_deref_mut().filter(|_| has_room)
     }
 }
 
@@ -505,4 +446,90 @@ impl Outlet {
 fn ask_for(trailer: Place, len: usize) {
     let last = len.saturating_sub(ASKED);
     (last + 1..=len).rev().step_by(LINE).for_each(|before| trailer.prefetch(before));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::eager::{LONGEST_CHECKED, taken_word};
+    use crate::transport::device::{self, Choice, Filter, PortConfig};
+    use verbs::Driver;
+
+    /// A ring for messages with checksums, and one from which they come.
+    fn pair() -> [Ring; 2] {
+        let config = PortConfig { gid_index: None, pkey: 0, mtu: 0 };
+        let soft = || Ok(Driver::from_table(softib::driver_table()));
+        let port = device::find(&Choice::Soft, &Filter::default(), config, soft).expect("softib").remove(0);
+        let pd = Pd::alloc(&port.context).expect("a domain");
+        let ring = || Ring::new(&pd, EpId { index: 0, generation: 0 }, (4, true)).expect("a ring");
+        let (to, mut from) = (ring(), ring());
+        assert!(from.accept(to.offer()));
+        [to, from]
+    }
+
+    /// A message as its sender posts it: where it ends in the memory, and the words that it is of, as they are when all of them are written.
+    fn message(from: &mut Ring, to: &Ring, number: u16, payload: &[u8]) -> Vec<(usize, u64)> {
+        let (mut slot, (head, body)) = ([0; SLOT], payload.split_at(payload.len() / 2));
+        let outlet = from.outlet_for(payload.len(), SLOT).expect("there is room");
+        let (bytes, remote) = outlet.compose((7, number), [head, body], &mut slot).expect("it fits");
+        let at = (remote.addr - to.offer().addr) as usize;
+        let (first, end) = (at / TRAILER, at + bytes.len());
+        let mut words = vec![0u8; end - first * TRAILER];
+        words[at - first * TRAILER..].copy_from_slice(bytes);
+        let words = words.chunks(TRAILER).map(|word| u64::from_le_bytes(word.try_into().expect("a word")));
+        let words = (first..).zip(words).collect();
+        outlet.posted(1);
+        words
+    }
+
+    #[test]
+    fn a_message_with_a_checksum_is_taken_when_all_of_it_is_there_in_whatever_order() {
+        let [mut to, mut from] = pair();
+        for (number, len) in [0, 1, 7, 8, 9, 63, LONGEST_CHECKED].into_iter().cycle().take(40).enumerate() {
+            assert!(to.take_checked().is_none() && !to.is_ready());
+            // No word is what the slot had in the lap before.
+            let payload: Vec<u8> = (0..len).map(|at| (at + number + 1) as u8).collect();
+            let words = message(&mut from, &to, number as u16, &payload);
+            assert!(words.len() <= SLOT / TRAILER);
+            // The trailer is written first, what it belongs to behind it.
+            for (at, word) in words.into_iter().rev() {
+                assert!(to.take_checked().is_none(), "message {number} of {len} bytes");
+                assert_eq!(to.check(), Ok(to.is_ready()));
+                to.landing.put_word(at, word);
+                assert!(to.is_ready() && to.take().is_none());
+            }
+            let (tag, mut taken) = to.take_checked().expect("all of it");
+            assert_eq!((tag, taken.as_mut_slice() as &[u8]), (7, &payload[..]));
+            assert_eq!(to.take_uncounted(), (1, len as u32));
+            if to.back(taken) {
+                from.landing.put_word(0, taken_word(number as u32 + 1));
+                to.due += 2;
+            }
+            assert!(from.has_room(1), "behind message {number}");
+        }
+    }
+
+    #[test]
+    fn a_checksum_that_is_wrong_for_long_is_refused() {
+        let [mut to, mut from] = pair();
+        for (at, word) in message(&mut from, &to, 0, &[1, 2, 3]) {
+            to.landing.put_word(at, word ^ 1 << 16);
+        }
+        to.unfinished = LOOKS - 2;
+        assert_eq!((to.check(), to.take_checked().is_none()), (Ok(true), true));
+        assert!(matches!(to.check(), Err(Refused::Checksum(_))));
+    }
+
+    #[test]
+    fn of_a_word_that_is_not_all_there_no_room_is_read() {
+        let [to, mut from] = pair();
+        for number in 0..4 {
+            message(&mut from, &to, number, &[]);
+        }
+        assert!(!from.has_room(1));
+        from.landing.put_word(0, 4);
+        assert!(!from.has_room(1), "without its checksum");
+        from.landing.put_word(0, taken_word(4));
+        assert!(from.has_room(4));
+    }
 }

@@ -9,7 +9,7 @@
 
 use super::ring::{Landed, Next, Ring};
 use super::{EpId, NO_RING};
-use crate::protocol::eager::{LONGEST, Lap, TRAILER};
+use crate::protocol::eager::{LONGEST, LONGEST_CHECKED, Lap, TRAILER};
 use crate::transport::LINE;
 use crate::transport::port::config::Eager;
 use slab::Slab;
@@ -119,13 +119,14 @@ impl Rings {
     /// own.
     pub fn new(config: Option<Eager>, inline: Option<u32>) -> Rings {
         let (rings, hot) = (Slab::new(), Vec::new());
+        let most = if config.is_some_and(|config| config.checks) { LONGEST_CHECKED } else { LONGEST };
         Rings {
             rings,
             hot,
             turn: 0,
             open: 0,
             config,
-            longest: inline.map_or(LONGEST, |inline| (inline as usize).saturating_sub(TRAILER).min(LONGEST)),
+            longest: inline.map_or(most, |inline| (inline as usize).saturating_sub(TRAILER).min(most)),
             owe_word: false,
             streak: 0,
             vain: 0,
@@ -182,7 +183,8 @@ impl Rings {
     /// Opens rings to a peer: their number. `None`: there are none from now on, for want of memory.
     #[cold]
     pub fn open(&mut self, pd: &Arc<Pd>, endpoint: EpId) -> Option<u32> {
-        let ring = Ring::new(pd, endpoint, self.config?.slots).inspect_err(|error| self.forgo(error)).ok()?;
+        let Eager { slots, checks, .. } = self.config?;
+        let ring = Ring::new(pd, endpoint, (slots, checks)).inspect_err(|error| self.forgo(error)).ok()?;
         let number = self.rings.insert(ring) as u32;
         self.open += 1;
         self.hot.push(number);
@@ -441,6 +443,14 @@ impl Rings {
     pub fn take(&mut self, number: u32) -> Option<Landed> {
         let ring = self.get_mut(number)?;
         let (tag, payload) = ring.take()?;
+        Some(Landed { endpoint: ring.endpoint.word(), payload, ring: number, tag })
+    }
+
+    /// The same of a message with a checksum.
+    #[inline(never)] // the way of those without stays short
+    pub fn take_checked(&mut self, number: u32) -> Option<Landed> {
+        let ring = self.get_mut(number)?;
+        let (tag, payload) = ring.take_checked()?;
         Some(Landed { endpoint: ring.endpoint.word(), payload, ring: number, tag })
     }
 

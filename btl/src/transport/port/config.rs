@@ -22,6 +22,8 @@ pub struct Eager {
     pub most: u16,
     /// Rings that have not been used for so many looks, a multiple of 256, are looked at less often.
     pub cooling: u32,
+    /// Messages have checksums: the device may write the bytes of a request in any order.
+    pub checks: bool,
 }
 
 /// Settings of one transport, checked.

@@ -7,7 +7,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
-use crate::protocol::eager::TRAILER;
+use crate::protocol::eager::{Refused, TRAILER};
 use crate::protocol::wire::{HEADER_LEN, Header, Kind, Offer};
 use crate::transport::endpoint::ring::Next;
 use crate::transport::endpoint::{Endpoint, EpId, NO_RING};
@@ -143,21 +143,28 @@ impl<C> Transport<C> {
     #[inline(never)]
     fn take_of(&mut self, number: u32) -> Option<Landed> {
         debug_assert!(self.is_in_step(number), "ring {number}");
-        if let Some(landed) = self.rings.take(number) {
+        if let Some(landed) = self.rings.take(number).or_else(|| self.rings.take_checked(number)) {
             self.count_taken(number);
             return Some(landed);
         }
         let ring = self.rings.get_mut(number)?;
         let id = ring.endpoint;
-        if let Err(refused) = ring.check() {
-            if let Some(ep) = self.endpoints.named_mut(id) {
-                ep.lose_ring();
-            }
-            self.rings.close(number);
-            self.refuse(id.index, &refused.to_string());
+        match ring.check() {
+            Ok(is_unfinished) => self.stats.eager_unfinished += u64::from(is_unfinished),
+            Err(refused) => self.refuse_ring(number, id, &refused),
         }
         self.rings.count_others();
         None
+    }
+
+    /// What has landed in this ring is no message.
+    #[cold]
+    fn refuse_ring(&mut self, number: u32, id: EpId, refused: &Refused) {
+        if let Some(ep) = self.endpoints.named_mut(id) {
+            ep.lose_ring();
+        }
+        self.rings.close(number);
+        self.refuse(id.index, &refused.to_string());
     }
 
     /// A message has been taken from this ring. Its endpoint counts it with the next look, or when one is taken from another ring.

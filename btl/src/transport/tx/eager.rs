@@ -1,10 +1,11 @@
 //! Sending by eager RDMA: short messages that are written into the peer's ring.
 #![forbid(unsafe_code)]
 
-use crate::protocol::eager::{LONGEST, TRAILER, slots_of};
+use crate::protocol::eager::{LONGEST, SLOT, slots_of};
 use crate::protocol::pending::LaneId;
 use crate::transport::Transport;
 use crate::transport::endpoint::EpId;
+use crate::transport::endpoint::ring::Ring;
 use verbs::Pieces;
 
 impl<C> Transport<C> {
@@ -25,7 +26,7 @@ impl<C> Transport<C> {
     #[inline(always)] // with every message of several slots
     fn write(&mut self, id: EpId, tag: u8, pieces: [&[u8]; 2]) -> bool {
         self.tx.pending.is_empty()
-            && (self.write_short(id, tag, pieces) || self.write_composed(id, tag, pieces))
+            && (self.write_short(id, tag, pieces) || self.write_posted(id, tag, pieces))
     }
 
     /// The same by the device's [own way](verbs::ShortWriter).
@@ -37,7 +38,7 @@ impl<C> Transport<C> {
             return false;
         };
         let slots = slots_of(len);
-        if len > LONGEST || !ring.has_free(slots) && !ring.has_room(slots) {
+        if len > LONGEST || !ring.has_free(slots) && (ring.are_posted() || !ring.has_room(slots)) {
             return false;
         }
         let pieces = Pieces::new(pieces);
@@ -51,25 +52,37 @@ impl<C> Transport<C> {
         written
     }
 
+    /// Posts two pieces as one message of one slot to a peer with rings, where those [are posted](Ring::are_posted), or as a SEND, if they do not fit. The
+    /// endpoint is connected, and nothing waits. `false`: nothing has happened.
+    #[inline(never)] // the device's own way stays short
+    pub(super) fn sendi_posted(&mut self, id: EpId, tag: u8, pieces: [&[u8]; 2]) -> bool {
+        let ring = self.endpoints.get(id.index).and_then(|ep| self.rings.get(ep.ring));
+        ring.is_some_and(Ring::are_posted)
+            && (self.post_into(id, tag, pieces) || self.sendi_first(id, tag, pieces))
+    }
+
     /// Writes a message into the ring of a peer, if there is room, it goes inline, and entries are not scarce. `false`: nothing has happened.
     #[inline(never)]
-    fn write_composed(&mut self, id: EpId, tag: u8, pieces: [&[u8]; 2]) -> bool {
+    fn write_posted(&mut self, id: EpId, tag: u8, pieces: [&[u8]; 2]) -> bool {
+        self.post_into(id, tag, pieces)
+    }
+
+    #[inline(always)] // with every message
+    fn post_into(&mut self, id: EpId, tag: u8, pieces: [&[u8]; 2]) -> bool {
         let Some(ep) = self.endpoints.get_mut(id.index) else { return false };
         let (Some(ring), Some(lane)) = (self.rings.get_mut(ep.ring), ep.lanes.first_mut()) else {
             return false;
         };
         let len = pieces[0].len().wrapping_add(pieces[1].len());
-        let (slots, has_plenty) = (slots_of(len), lane.has_plenty());
-        let Some(channel) = &mut lane.channel else { return false };
-        let goes_inline = len + TRAILER <= channel.qp.cap().max_inline as usize;
-        if len > LONGEST || !goes_inline || !has_plenty || !ring.has_room(slots) {
-            return false;
-        }
-        let Some((bytes, remote)) = ring.compose(tag, lane.sent, pieces) else { return false };
+        let has_plenty = lane.has_plenty();
+        let Some(channel) = lane.channel.as_mut().filter(|_| has_plenty) else { return false };
+        let Some(outlet) = ring.outlet_for(len, channel.qp.cap().max_inline as usize) else { return false };
+        let mut slot = [0; SLOT];
+        let Some((bytes, remote)) = outlet.compose((tag, lane.sent), pieces, &mut slot) else { return false };
         let signalled = channel.ledger.unsignalled() >= self.tx.signalling.most;
         match channel.post_write(bytes, remote, signalled) {
             Ok(()) => {
-                ring.posted(slots);
+                outlet.posted(slots_of(len));
                 lane.budget.acquire();
                 lane.sent = lane.sent.wrapping_add(1);
                 ep.count_straight(len);

@@ -68,7 +68,9 @@ impl<C> Transport<C> {
         if len > ALONE {
             return self.sendi_wide(id, tag, [head, body]).into();
         }
-        let Some(way) = lane.way_into(ring, 1) else { return Attempt::Otherwise };
+        let Some(way) = lane.way_into(ring, 1) else {
+            return self.sendi_posted(id, tag, [head, body]).into();
+        };
         let pieces = Pieces::new([head, body]);
         if way.write(tag, lane.sent, (&pieces, len)) {
             lane.sent = lane.sent.wrapping_add(1);
