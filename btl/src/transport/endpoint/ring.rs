@@ -232,6 +232,11 @@ impl Ring {
         self.expected.of(word).is_some() || self.expected.check(word).is_err()
     }
 
+    /// What seems to be the next message has a checksum, which is not right.
+    pub fn is_unfinished(&self) -> bool {
+        self.is_checked && self.unfinished != 0 && self.is_next()
+    }
+
     /// Nothing has landed, and the next message is waited for: its lines are got ready for who writes it, once.
     #[inline]
     pub fn make_ready(&mut self) {
@@ -495,6 +500,7 @@ mod tests {
             for (at, word) in words.into_iter().rev() {
                 assert!(to.take_checked().is_none(), "message {number} of {len} bytes");
                 assert_eq!(to.check(), Ok(to.is_ready()));
+                assert_eq!(to.is_unfinished(), to.is_ready());
                 to.landing.put_word(at, word);
                 assert!(to.is_ready() && to.take().is_none());
             }
@@ -518,6 +524,7 @@ mod tests {
         to.unfinished = LOOKS - 2;
         assert_eq!((to.check(), to.take_checked().is_none()), (Ok(true), true));
         assert!(matches!(to.check(), Err(Refused::Checksum(_))));
+        assert!(to.is_unfinished());
     }
 
     #[test]

@@ -150,7 +150,7 @@ impl<C> Transport<C> {
     #[cold]
     pub(crate) fn control(&mut self, index: u32, queue: usize, slot: u32, buf: Lent, len: usize) {
         if queue == 0 {
-            self.land_all(index);
+            self.land_before(index);
         }
         let parsed = Header::parse(&buf.as_slice()[..len]).map(|(header, _)| header);
         if let Ok(header) = parsed

@@ -9,7 +9,7 @@
 
 use crate::protocol::eager::{Refused, TRAILER};
 use crate::protocol::wire::{HEADER_LEN, Header, Kind, Offer};
-use crate::transport::endpoint::ring::Next;
+use crate::transport::endpoint::ring::{Next, Ring};
 use crate::transport::endpoint::{Endpoint, EpId, NO_RING};
 use crate::transport::port::buffer::Queued;
 use crate::transport::{Delivery, Landed, Transport, Upcall};
@@ -219,11 +219,23 @@ impl<C> Transport<C> {
         }
     }
 
-    /// What has landed of this endpoint goes up before what comes next of its lane, or is to be said of it: also of a ring that is cold.
+    /// A message has come over the first queue: what was written into this endpoint's ring before it goes up before it. All of that is there when its
+    /// completion is (IBTA section 9.5, transaction ordering): what seems to be next, and is not finished, is one behind it, whose number is being
+    /// written.
+    pub(crate) fn land_before(&mut self, index: u32) {
+        self.land_all(index);
+        let number = self.endpoints.get(index).map_or(NO_RING, |ep| ep.ring);
+        while self.rings.get(number).is_some_and(Ring::is_unfinished) {
+            std::hint::spin_loop();
+            self.land_all(index);
+        }
+    }
+
+    /// What has landed of this endpoint goes up before what is to be said of it: also of a ring that is cold.
     pub(crate) fn land_all(&mut self, index: u32) {
         let number = self.endpoints.get(index).map_or(NO_RING, |ep| ep.ring);
         self.count_landed(number);
-        while self.rings.get(number).is_some_and(|ring| ring.is_next()) {
+        while self.rings.get(number).is_some_and(Ring::is_next) {
             let Some(landed) = self.take_of(number) else { return };
             self.count_landed(number);
             if let Some(delivery) = self.deliver_in_order(landed.into()) {

@@ -400,7 +400,7 @@ impl<C> Transport<C> {
         len: usize,
     ) -> Option<Delivery> {
         if queue == 0 {
-            self.land_all(index);
+            self.land_before(index);
         }
         let Some(ep) = self.endpoints.get_mut(index) else {
             self.rx.repost(queue, slot, buf);
