@@ -277,6 +277,30 @@ fn a_ring_goes_back_to_less_of_its_bulk_when_all_of_it_has_been_read() {
     assert!((0..4).all(|number| pair.receive() == Some((number, FRAGMENT_MAX))));
 }
 
+/// What a receiver has read, and has not told, leaves room for the longest message: its sender would wait for a word that does not come.
+#[test]
+fn a_little_ring_that_has_been_read_has_room_for_the_longest_message() {
+    let mut pair = pair(false);
+    let mut random = 1u32;
+    let mut below = |most: u32| {
+        random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        ((u64::from(random) * u64::from(most)) >> 32) as usize
+    };
+    let mut number = 0;
+    for _ in 0..5000 {
+        // It comes to use less, and, where some wait, another half.
+        let _ = pair.to.has_room_within(0, 8 << 10);
+        for _ in 0..=below(3) {
+            let len = if below(2) == 0 { below(5000) } else { FRAGMENT_MAX - below(4096) };
+            number += u32::from(pair.send(len, number));
+        }
+        while pair.receive().is_some() {}
+        assert!(pair.send(FRAGMENT_MAX, number), "{:?}", pair.to);
+        assert_eq!(pair.receive(), Some((number, FRAGMENT_MAX)));
+        number += 1;
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 

@@ -58,6 +58,14 @@ pub struct RecvRing {
     untimed: u8,
 }
 
+/// So many bytes of the bulk that have been read are told, where `used` are in use. Behind less, the longest message fits the half that its sender
+/// keeps to: of the last half that a ring can come to use as well, whose end it has to leave out if it does not fit there.
+const fn untold(used: u32) -> u32 {
+    used / 64 * 15
+}
+
+const _: () = assert!(untold(BULK_MIN as u32) as usize + FRAGMENT_MAX <= BULK_MIN / 2, "there is room");
+
 impl RecvRing {
     /// Adopts ring `index` of our segment if a sender has made it active. None, too: it cannot be mapped, which has been said.
     pub fn adopt(inlets: &Inlets, index: usize) -> Option<RecvRing> {
@@ -173,12 +181,12 @@ impl RecvRing {
         self.seq.wrapping_sub(self.published.0) >= self.cells.count() / 2
     }
 
-    /// Tells the sender how far the ring has been read, if that is a good part of it: a quarter. With more left untold, a sender that has begun
-    /// to use twice as much of the ring, and keeps to the new half, would wait for a word that does not come.
+    /// Tells the sender how far the ring has been read, if that is a good part of it: a quarter, and of the bulk a little less. With more left untold,
+    /// a sender that has begun to use twice as much of the ring, and keeps to the new half, would wait for a word that does not come.
     #[inline]
     pub fn publish_if_due(&mut self) {
         if self.seq.wrapping_sub(self.published.0) >= self.cells.count() / 4
-            || self.bulk.wrapping_sub(self.published.1) >= self.used / 4
+            || self.bulk.wrapping_sub(self.published.1) >= untold(self.used)
         {
             self.publish();
         }
