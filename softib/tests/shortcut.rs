@@ -305,11 +305,16 @@ fn rings_cool() {
         let came = wait(cq);
         assert_eq!((came.status, came.wr_id), (IBV_WC_SUCCESS, round));
         assert_eq!(buf.data[..], round.to_ne_bytes());
-        (0..200_000).for_each(|_| assert!(poll(cq).is_none()));
+        // Each round but the first, the other's. How many polls it takes depends on how many of them are glances. A poller that is kept from the processor
+        // for long loses all rings at once.
+        let is_cooled = |seen: softib::Stats| seen.cooled >= round || seen.takeovers > 0;
+        let mut polls = 0;
+        while !is_cooled(softib::stats()) {
+            (0..1000).for_each(|_| assert!(poll(cq).is_none()));
+            polls += 1000;
+            assert!(polls < 8_000_000, "round {round}: {:?}", softib::stats());
+        }
     }
-    // Each round but the first, the other's. A poller that is kept from the processor for long loses all rings at once.
-    let seen = softib::stats();
-    assert!(seen.cooled >= ROUNDS - 1 || seen.takeovers > 0, "{seen:?}");
     for (_, child) in senders {
         child.finish();
     }
