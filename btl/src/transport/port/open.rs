@@ -76,7 +76,7 @@ impl Opened {
         let config = within(&limits, config, port.context.name())?;
         let pd = Pd::alloc(&port.context)?;
         let recv_cq = Cq::create(&port.context, config.cq_size, None)?;
-        recv_cq.place_messages(PLACED_FROM);
+        let placed_from = if recv_cq.place_messages(PLACED_FROM) { PLACED_FROM } else { u32::MAX };
         port.context.await_writes();
         let send_cq = Cq::create(&port.context, config.cq_size, None)?;
         let domain =
@@ -106,6 +106,7 @@ impl Opened {
             most_reads: config.rd_atomic.min(limits.max_init_rd_atomic).into(),
             atomics: limits.atomics,
             cts_queue: config.layout.smallest_p(),
+            placed_from,
             config,
             service,
             to_itself,

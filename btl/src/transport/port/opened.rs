@@ -45,6 +45,8 @@ pub struct OpenPort {
     pub most_reads: u16,
     /// What the device's atomics are.
     pub atomics: Atomics,
+    /// Messages of so many bytes are handed over where they lie in the device's ring, which is to have its place back soon.
+    pub placed_from: u32,
     /// The smallest per-peer queue; its one extra receive per endpoint takes the peer's CTS.
     pub cts_queue: Option<usize>,
 }

@@ -10,7 +10,6 @@ use crate::protocol::credits::{CreditError, Grant};
 use crate::protocol::wire::{DataHeader, HEADER_LEN};
 use crate::transport::endpoint::EpId;
 use crate::transport::endpoint::state::State;
-use crate::transport::port::config::PLACED_FROM;
 use crate::transport::upcall::LANDED;
 use crate::transport::wrid::{Kind, WrId};
 use crate::transport::{Delivery, Transport, Upcall};
@@ -470,8 +469,8 @@ impl<C> Transport<C> {
     pub fn delivered_last(&mut self, delivery: Delivery) {
         // One that has landed in a ring has no queue, and none of its slots is to be given back late.
         let lane = self.endpoints.lane(delivery.endpoint().index, delivery.queue.into());
-        let is_short = delivery.payload_len() + HEADER_LEN < PLACED_FROM as usize;
-        if is_short && self.rx.done.is_none() && lane.is_some_and(|lane| lane.consumes_quietly()) {
+        let is_apart = delivery.payload_len() + HEADER_LEN < self.port.placed_from as usize;
+        if is_apart && self.rx.done.is_none() && lane.is_some_and(|lane| lane.consumes_quietly()) {
             self.rx.done = Some(delivery);
         } else {
             self.delivered_aside(delivery);
