@@ -178,14 +178,21 @@ fn glances_look_at_every_hot_ring() {
     let mut world = world("glances at several", rings(256, 4, 2), 3);
     open_rings(&mut world, (0, 1));
     open_rings(&mut world, (0, 2));
-    for from in [1, 2, 2, 1, 1] {
+    let mut found = [0; 3];
+    for from in [1, 2, 2, 1, 1, 2] {
         until_glances(&mut world);
         world.send(from, 0, 30);
-        assert_eq!(world.sides[0].glance(), Glance::Landed, "from {from}: {}", world.books());
+        match world.sides[0].glance() {
+            Glance::Landed => found[from] += 1,
+            // A look is due now and then.
+            Glance::Unclear => {}
+            Glance::Nothing => panic!("from {from}: {}", world.books()),
+        }
         world.drain();
         exchange(&mut world, (0, 1), 2, 8);
         exchange(&mut world, (0, 2), 2, 8);
     }
+    assert!(found[1] > 0 && found[2] > 0, "{found:?}: {}", world.books());
     world.close();
 }
 
