@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn eager_rdma_is_for_softib_and_those_who_ask_for_it_and_what_is_set_wins_over_a_file() {
+    fn eager_rdma_is_for_softib_soft_roce_and_those_who_ask_for_it_and_what_is_set_wins_over_a_file() {
         let by_file = |text: &str| eager(&port(text), &params(Chosen::default()));
         let adapter = |text: &str| Port { soft: false, ..port(text) };
         let rings = Eager { slots: 1024, threshold: 16, most: 16, cooling: COOLING, checks: false };

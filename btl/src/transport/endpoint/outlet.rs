@@ -102,7 +102,7 @@ impl Outlet {
         let slots = self.next.slots();
         let free = slots.saturating_sub(self.next.count.wrapping_sub(taken));
         let free = if free >= slots / 2 { free } else { 0 };
-        *(if self.is_posted { &mut self.free_posted } else { &mut self.free }) = free;
+        *self.known_free() = free;
         let has_room = free >= needed;
         if !has_room && needed > LONG {
             self.elsewhere = ELSEWHERE;
@@ -166,7 +166,13 @@ impl Outlet {
     #[inline(always)] // with every message
     pub fn posted(&mut self, slots: u32) {
         self.next.advance(slots);
-        *(if self.is_posted { &mut self.free_posted } else { &mut self.free }) -= slots;
+        *self.known_free() -= slots;
+    }
+
+    /// Slots that are known to be free.
+    #[inline(always)] // with every message
+    fn known_free(&mut self) -> &mut u32 {
+        if self.is_posted { &mut self.free_posted } else { &mut self.free }
     }
 }
 
