@@ -31,6 +31,7 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path as FilePath;
+use std::process::Command;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -291,11 +292,13 @@ fn another_user_cannot_attach() {
     owner.hear();
     owner.tell(&[sloppy::PREPARE, 1]);
     let dest = owner.hear()[0].to_string();
-    // The test binary may lie where the other user can't go.
-    let program = format!("{}/program", folder.path());
-    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
-    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let mut command = Child::command(program.as_ref(), "stranger");
+    // The test binary may lie where the other user can't go. Another process copies it: a child that another test forks in the meantime
+    // would have a descriptor that writes the copy, and a file that is open for writing can't be executed (ETXTBSY, execve(2)).
+    let copy = format!("{}/program", folder.path());
+    assert!(
+        Command::new("install").args(["-m", "755"]).arg(program()).arg(&copy).status().unwrap().success()
+    );
+    let mut command = Child::command(copy.as_ref(), "stranger");
     command.env("SOFTIB_DIR", folder.path()).env("SOFTIB_DEST", dest).uid(NOBODY).gid(NOBODY);
     let mut child = Child::spawn(command.current_dir("/"));
     assert_eq!(child.hear(), [0, u64::from(IBV_WC_RETRY_EXC_ERR)]);
