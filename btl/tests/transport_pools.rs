@@ -57,6 +57,23 @@ fn a_sender_outside_of_callbacks_is_told_to_wait_and_one_inside_is_not() {
     }
 }
 
+/// More messages at a time than the pool has made buffers for: each gives its share of the pool back, once.
+#[test]
+fn a_message_whose_buffer_has_to_be_made_takes_one_share() {
+    for layout in ["P,4096,64", "S,4096,256,192,128,64", "X,4096,256,192,128,64"] {
+        let mut world = limited("made", layout, 2);
+        world.send(0, 1, 4000);
+        world.drain();
+        for _ in 0..LIMIT / 2 - 1 {
+            world.send(0, 1, 4000);
+        }
+        assert!(send_buffers(&world, 0, 0) > 8, "{layout}: no buffer had to be made");
+        world.drain();
+        assert_eq!(world.sides[0].transport.audit().queues[0].share_free, LIMIT, "{layout}");
+        world.close();
+    }
+}
+
 #[test]
 fn answers_from_callbacks_are_never_refused_while_both_sides_flood() {
     for layout in ["P,128,2,1,1,2:P,4096,2,1,1,2", "S,4096,4,3,2,4", "X,4096,4,3,2,4", DEFAULT] {

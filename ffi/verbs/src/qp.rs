@@ -212,7 +212,7 @@ impl Qp {
     ///
     /// # Errors
     /// The queue is full, or the queue pair cannot send; the buffer comes back.
-    #[inline]
+    #[inline(always)] // a result so large would come back through memory
     pub fn post_send(
         &self,
         wr_id: u64,
@@ -221,8 +221,9 @@ impl Qp {
         flags: SendFlags,
     ) -> Result<Posted, (Buf, Error)> {
         let mut sge = sys::ibv_sge { addr: buf.addr(), length: len.min(buf.capacity()), lkey: buf.lkey().0 };
-        let mut wr = request(wr_id, &mut sge, sys::IBV_WR_SEND, flags.bits());
-        self.post_buf(&mut wr, buf)
+        let mut wr = MaybeUninit::uninit();
+        let wr = write_request(&mut wr, wr_id, &mut sge, sys::IBV_WR_SEND, flags.bits());
+        self.post_buf(wr, buf)
     }
 
     /// Sends a datagram.
@@ -246,7 +247,7 @@ impl Qp {
         self.post_buf(&mut wr, buf)
     }
 
-    #[inline]
+    #[inline(always)] // as above
     pub(crate) fn post_buf(&self, wr: &mut sys::ibv_send_wr, buf: Buf) -> Result<Posted, (Buf, Error)> {
         // SAFETY: the request's only piece is a registered buffer that becomes the device's.
         let code = unsafe { self.post(wr) };

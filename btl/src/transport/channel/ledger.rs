@@ -295,11 +295,21 @@ impl Ledger {
     pub fn push(&mut self, gives_back: GivesBack, signalled: bool) {
         match gives_back {
             GivesBack::Inline(span) => self.push_inline(span, signalled),
-            other => {
-                self.others += 1;
-                self.write(Line::new(other, signalled, self.copies.end()), signalled);
-            }
+            other => self.push_other(other, signalled),
         }
+    }
+
+    /// The same of a message from a buffer, or of what is no message.
+    #[inline(always)] // with every message
+    fn push_other(&mut self, what: GivesBack, signalled: bool) {
+        self.others += 1;
+        self.write(Line::new(what, signalled, self.copies.end()), signalled);
+    }
+
+    /// The same of what is held under this key.
+    #[inline(always)] // with every message
+    pub fn push_held(&mut self, key: u32, signalled: bool) {
+        self.push_other(GivesBack::Held(key), signalled);
     }
 
     /// The same of an inline message that has just been composed.

@@ -246,7 +246,7 @@ impl Channel {
         let due = policy.is_due(target.scarce, self.ledger.unsignalled(), bytes);
         let key = self.post_message(held, id, target, (buf, total), self.flags(due))?;
         self.unsignalled = if due { 0 } else { bytes };
-        self.ledger.push(GivesBack::Held(key), due);
+        self.ledger.push_held(key, due);
         Ok(due)
     }
 
@@ -371,7 +371,7 @@ impl Channel {
         if signalled { self.flags | SendFlags::SIGNALED } else { self.flags }
     }
 
-    #[inline]
+    #[inline(always)] // with every message
     fn post_message<C>(
         &self,
         held: &mut Slab<Held<C>>,

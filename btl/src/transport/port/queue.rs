@@ -7,7 +7,7 @@ use crate::protocol::pending::Shares;
 use crate::protocol::wire::HEADER_LEN;
 use crate::transport::wrid::Kind;
 use std::sync::Arc;
-use verbs::{Access, Pd, Pool, PoolConfig, PoolError, Srq};
+use verbs::{Access, Buf, Pd, Pool, PoolConfig, PoolError, Srq};
 
 /// Buffers start on a cache line, so that header and first payload bytes share one.
 const ALIGN: u32 = 64;
@@ -159,6 +159,19 @@ impl SendQueue {
                 None
             }
         }
+    }
+
+    /// The same if they do not become scarce by that, and the pool need not grow.
+    #[inline(always)] // with every message
+    pub fn take_plenty(&mut self, peer: u32) -> Option<Buf> {
+        if !self.shares.stays_plenty() || !self.shares.take_again(peer) {
+            return None;
+        }
+        let buf = self.bufs.take_free();
+        if buf.is_none() {
+            self.shares.release(peer);
+        }
+        buf
     }
 
     /// The next caller may have to wait for a buffer, as with [`SendSlots::are_scarce`].

@@ -1,6 +1,7 @@
 //! Sending: what goes out, what waits, and what each completion gives back.
 #![forbid(unsafe_code)]
 
+mod buffered;
 mod buffers;
 mod complete;
 mod control;

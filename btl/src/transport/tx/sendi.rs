@@ -5,15 +5,12 @@
 //! What cannot go at once has changed nothing: its sender tries another way, or takes a buffer (`send`).
 #![forbid(unsafe_code)]
 
-use super::post::channel;
 use crate::protocol::eager::ALONE;
 use crate::protocol::pending::LaneId;
-use crate::protocol::wire::{DataHeader, HEADER_LEN, Kind, XrcHeader};
+use crate::protocol::wire::{DataHeader, HEADER_LEN, Kind};
 use crate::transport::Transport;
-use crate::transport::channel::{Refused, Target};
 use crate::transport::endpoint::state::State;
 use crate::transport::endpoint::{EpId, NO_RING};
-use crate::transport::port::buffer::Queued;
 use verbs::Pieces;
 
 /// Bytes of a long message: one that the device copies does not go into a ring of ours.
@@ -240,76 +237,6 @@ impl<C> Transport<C> {
                 self.stats.sent_inline += 1;
             }
             Err(error) => self.send_refused(LaneId { peer: id.index, queue: queue as u8 }, &error),
-        }
-        true
-    }
-
-    /// The same from a buffer. The endpoint is connected.
-    #[inline(never)]
-    fn sendi_copied(&mut self, id: EpId, tag: u8, queue: usize, [head, body]: [&[u8]; 2]) -> bool {
-        let name = LaneId { peer: id.index, queue: queue as u8 };
-        if !self.tx.pending.is_idle(name) {
-            return false;
-        }
-        let Some(mut buf) = self.tx.queues[queue].take_of(name.peer, name.queue) else { return false };
-        let len = head.len() + body.len();
-        let (first, second) = buf.payload()[..len].split_at_mut(head.len());
-        first.copy_from_slice(head);
-        second.copy_from_slice(body);
-        let message = Queued { buf, len: len as u32, tag, is_answer: false, kind: Kind::Data };
-        self.send_straight(name, message).is_none_or(|message| self.send_carefully(name, message))
-    }
-
-    /// Sends a message that is in its buffer, and too long to go inline, if nothing waits and it takes nothing scarce: the straight line
-    /// of such messages. Else it comes back. The endpoint is connected.
-    #[inline(always)] // a message is passed on in registers
-    fn send_straight(&mut self, name: LaneId, message: Queued) -> Option<Queued> {
-        let queue = usize::from(name.queue);
-        let Some(ep) = self.endpoints.get_mut(name.peer) else { return Some(message) };
-        let to = ep.connection(name.peer);
-        let lane = &mut ep.lanes[queue];
-        let label = ep.route.as_ref().map(|route| route.label).filter(|_| lane.channel.is_none());
-        let is_plain = self.tx.pending.is_empty() && !self.tx.queues[queue].bufs_are_scarce();
-        if !is_plain || !lane.has_plenty() {
-            return Some(message);
-        }
-        let Some(grant) = self.tx.acquire_plain(lane, name.peer, queue) else { return Some(message) };
-        let Queued { mut buf, tag, len, .. } = message;
-        let header = match label {
-            None => DataHeader::new(tag, name.queue, grant).emit(),
-            Some(label) => XrcHeader::new(tag, name.queue, label, ep.numbers.take()).emit(),
-        };
-        buf.buf.as_mut_slice()[..HEADER_LEN].copy_from_slice(&header);
-        let Some((channel, route)) = channel(ep, queue, &mut self.paths) else {
-            self.tx.give_back(buf);
-            return None;
-        };
-        let target = Target { to, queue: name.queue, srq: route.map(|(srq, _)| srq), scarce: false };
-        let total = HEADER_LEN as u32 + len;
-        match channel.post_buffer(&mut self.tx.held, self.tx.signalling, target, (buf, total)) {
-            Ok(signalled) => {
-                self.tx.count_posted(ep, signalled);
-                ep.count_sent(queue, Kind::Data, len);
-                self.stats.sent_buffered += 1;
-            }
-            Err(refused) => {
-                let Refused { error, unposted } = *refused;
-                self.tx.take_back(unposted, &mut self.up);
-                self.send_refused(name, &error);
-            }
-        }
-        None
-    }
-
-    /// The same if others wait. Whether it has been sent; else nothing has happened.
-    #[inline(never)]
-    fn send_carefully(&mut self, name: LaneId, message: Queued) -> bool {
-        match self.acquire_after_look(name) {
-            Some(grant) => self.post_data(name, message, grant),
-            None => {
-                self.tx.give_back(message.buf);
-                return false;
-            }
         }
         true
     }
