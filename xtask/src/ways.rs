@@ -32,6 +32,20 @@ const NO_UCX: (&str, &str) = ("osc", "^ucx");
 const OVER_UCX: (&str, &str) = ("osc", "ucx");
 const UCX: Way = Way { pml: "ucx", btl: "tcp", ..OB1 };
 
+/// As over an adapter: the device is what a `libibverbs.so.1` says, messages go as sends, over the default layout, and what is not short from a
+/// buffer.
+pub const ADAPTER: Way = Way {
+    name: "oxib, as over an adapter",
+    btl: "oxib",
+    drop_in: true,
+    parameters: &[
+        ("btl_oxib_device", "softib0"),
+        ("btl_oxib_use_eager_rdma", "0"),
+        ("btl_oxib_max_inline", "136"),
+    ],
+    ..OB1
+};
+
 const ALL: [Way; 9] = [
     Way { name: "oxib", btl: "oxib", ..OB1 },
     Way {
