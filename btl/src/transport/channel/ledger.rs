@@ -255,28 +255,46 @@ impl Ledger {
 
     /// There is known to be room for one more line, and for a copy of so many bytes.
     #[inline(always)] // with every message
-    pub fn has_room(&self, len: usize) -> bool {
+    fn has_room(&self, len: usize) -> bool {
         self.spare != 0 && self.copies.fits(len)
     }
 
-    /// Composes an inline message of a header and at most [`SHORT`](super::SHORT) bytes, for which there is
-    /// [room](Self::has_room), and its line, without a signal: what is to be posted.
+    /// Makes room for one more line, and for a copy of so many bytes, if there is none.
     #[inline(always)] // with every message
-    pub fn compose_next(&mut self, header: [u8; HEADER_LEN], pieces: [&[u8]; 2]) -> &[u8] {
+    pub fn ensure_room(&mut self, len: usize) {
+        if !self.has_room(len) {
+            self.make_room_for_next(len);
+        }
+    }
+
+    #[cold]
+    fn make_room_for_next(&mut self, len: usize) {
+        if self.spare == 0 {
+            self.make_lines();
+        }
+        if !self.copies.fits(len) {
+            self.make_room(len);
+        }
+    }
+
+    /// Composes an inline message of a header and at most [`SHORT`](super::SHORT) bytes, for which there is
+    /// [room](Self::ensure_room), and its line: what is to be posted.
+    #[inline(always)] // with every message
+    pub fn compose_next(&mut self, header: [u8; HEADER_LEN], pieces: [&[u8]; 2], signalled: bool) -> &[u8] {
         let place = self.place(self.tail);
         let (span, copy) = self.copies.compose_headed(header, pieces);
         self.spare -= 1;
         if let Some(room) = self.lines.get_mut(place) {
-            *room = Line::new(GivesBack::Inline(span), false, span.start);
+            *room = Line::new(GivesBack::Inline(span), signalled, span.start);
         }
         copy
     }
 
     /// What has been [composed](Self::compose_next) has been posted.
     #[inline(always)] // with every message
-    pub fn push_next(&mut self) {
+    pub fn push_next(&mut self, signalled: bool) {
         self.tail = self.tail.wrapping_add(1);
-        self.unsignalled += 1;
+        self.unsignalled = if signalled { 0 } else { self.unsignalled + 1 };
     }
 
     #[cold]
@@ -324,15 +342,15 @@ impl Ledger {
         self.push_inline(Span { start: self.copies.end(), len: 0 }, signalled);
     }
 
-    /// The same of one without a signal, for which there is [room](Self::has_room).
+    /// The same of one for which there is [room](Self::ensure_room).
     #[inline(always)] // with every message
-    pub fn push_uncopied_next(&mut self) {
+    pub fn push_uncopied_next(&mut self, signalled: bool) {
         let (start, place) = (self.copies.end(), self.place(self.tail));
         self.spare -= 1;
         if let Some(room) = self.lines.get_mut(place) {
-            *room = Line::new(GivesBack::Inline(Span { start, len: 0 }), false, start);
+            *room = Line::new(GivesBack::Inline(Span { start, len: 0 }), signalled, start);
         }
-        self.push_next();
+        self.push_next(signalled);
     }
 
     #[inline(always)] // with every message
@@ -454,11 +472,12 @@ mod tests {
                     let copy = vec![key as u8; 8 + which.index(180)];
                     let next = ledger.next();
                     let (header, pieces) = copy.split_first_chunk().expect("a header");
-                    let straight = pieces.len() <= SHORT && ledger.has_room(copy.len());
-                    if inline && !signalled && straight {
+                    let straight = pieces.len() <= SHORT && which.index(3) != 0;
+                    if inline && straight {
+                        ledger.ensure_room(copy.len());
                         let pieces = pieces.split_at(pieces.len() / 3).into();
-                        prop_assert_eq!(ledger.compose_next(*header, pieces), &copy[..]);
-                        ledger.push_next();
+                        prop_assert_eq!(ledger.compose_next(*header, pieces, signalled), &copy[..]);
+                        ledger.push_next(signalled);
                     } else {
                         let gives_back = match inline {
                             true => GivesBack::Inline(ledger.compose([&copy[..3], &copy[3..]]).0),

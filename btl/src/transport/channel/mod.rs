@@ -124,21 +124,34 @@ impl Channel {
         self.name.is_of(id)
     }
 
-    /// Posts a header and two pieces as one inline message without a signal. The ledger [has room](Ledger::has_room) for it.
+    /// Posts a header and two short pieces as one inline message, for which nothing is scarce; whether it is signalled.
     ///
     /// # Errors
     /// The device refused it.
     #[inline(always)] // with every message
     pub fn post_straight(
         &mut self,
+        policy: Signalling,
         header: [u8; HEADER_LEN],
         pieces: [&[u8]; 2],
-    ) -> Result<(), verbs::Error> {
-        let id = self.next_id();
-        let copy = self.ledger.compose_next(header, pieces);
-        self.qp.post_send_inline(id, copy, self.flags)?;
-        self.ledger.push_next();
-        Ok(())
+    ) -> Result<bool, verbs::Error> {
+        let (id, signalled) = (self.next_id(), self.is_due_inline(policy));
+        let flags = self.flags(signalled);
+        self.ledger.ensure_room(HEADER_LEN + pieces[0].len() + pieces[1].len());
+        let copy = self.ledger.compose_next(header, pieces, signalled);
+        self.qp.post_send_inline(id, copy, flags)?;
+        self.ledger.push_next(signalled);
+        Ok(signalled)
+    }
+
+    /// The next message is signalled, if that is inline and takes nothing scarce. Bytes that are out in buffers are counted anew then.
+    #[inline(always)] // with every message
+    fn is_due_inline(&mut self, policy: Signalling) -> bool {
+        let due = policy.is_due(false, self.ledger.unsignalled(), 0);
+        if due {
+            self.unsignalled = 0;
+        }
+        due
     }
 
     /// Posts pieces as one inline message, with a signal if one is due, and writes its line; whether it is signalled. Without `copy`
@@ -181,19 +194,21 @@ impl Channel {
         Ok(())
     }
 
-    /// The same without a signal. The ledger [has room](Ledger::has_room) for it.
+    /// The same as [`post_straight`](Self::post_straight), of which the ledger keeps no copy.
     ///
     /// # Errors
     /// As there.
     #[inline(always)] // with every message
     pub fn post_gathered_straight<const PIECES: usize>(
         &mut self,
+        policy: Signalling,
         pieces: [&[u8]; PIECES],
-    ) -> Result<(), verbs::Error> {
-        let id = self.next_id();
-        self.qp.post_send_gathered(id, pieces, self.flags)?;
-        self.ledger.push_uncopied_next();
-        Ok(())
+    ) -> Result<bool, verbs::Error> {
+        let (id, signalled) = (self.next_id(), self.is_due_inline(policy));
+        self.ledger.ensure_room(0);
+        self.qp.post_send_gathered(id, pieces, self.flags(signalled))?;
+        self.ledger.push_uncopied_next(signalled);
+        Ok(signalled)
     }
 
     /// Posts a write of bytes, which may be used again at once, into memory of the peer, and writes its line. There is an entry for it.

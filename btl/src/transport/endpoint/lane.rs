@@ -6,7 +6,7 @@ use super::ring::Ring;
 use crate::protocol::budget::SendBudget;
 use crate::protocol::credits::{CreditError, Credits, Grant, Window};
 use crate::protocol::wire::{DataHeader, HEADER_LEN};
-use crate::transport::channel::{Channel, Ledger, Line, LineId, SHORT};
+use crate::transport::channel::{Channel, Ledger, Line, LineId, SHORT, Signalling};
 use crate::transport::port::OpenPort;
 use crate::transport::port::config::Config;
 use crate::transport::port::depth::CONTROL_WQES;
@@ -265,12 +265,10 @@ impl Lane {
         }
     }
 
-    /// The next message over this per-peer queue takes nothing scarce, and goes without a completion, of which `most` do one after
-    /// the other.
+    /// The next message over a queue pair of its own takes no entry that is scarce.
     #[inline(always)] // with every message
-    pub fn is_plain(&self, most: u16) -> bool {
-        let channel = self.channel.as_ref().filter(|channel| channel.ledger.unsignalled() < most);
-        channel.is_some() && self.has_plenty()
+    pub fn is_plain(&self) -> bool {
+        self.channel.is_some() && self.has_plenty()
     }
 
     /// One entry more is free than is scarce: the next message takes it.
@@ -290,26 +288,23 @@ impl Lane {
     }
 
     /// Posts a message over the first queue, inline, from its pieces, if it is [plain](Self::is_plain), there is a credit for it as for
-    /// [`acquire_plain`](Self::acquire_plain), and the ledger has room; else `None`, and nothing has happened.
+    /// [`acquire_plain`](Self::acquire_plain); else `None`, and nothing has happened. Whether it is signalled.
     #[inline(always)] // with every message
     pub fn post_straight(
         &mut self,
-        most: u16,
+        policy: Signalling,
         tag: u8,
         [head, body]: [&[u8]; 2],
-    ) -> Option<Result<(), verbs::Error>> {
+    ) -> Option<Result<bool, verbs::Error>> {
         let channel = self.channel.as_mut()?;
         let (credits, _) = self.credits.as_mut()?;
-        if channel.ledger.unsignalled() >= most || self.budget.free() <= CONTROL_WQES + 1 {
-            return None;
-        }
-        if !channel.ledger.has_room(HEADER_LEN + head.len() + body.len()) {
+        if self.budget.free() <= CONTROL_WQES + 1 {
             return None;
         }
         let grant = credits.acquire_of_more_than(self.fewest.max(1))?;
         self.budget.acquire();
         let header = DataHeader::new(tag, 0, grant).emit();
-        Some(channel.post_straight(header, [head, body]))
+        Some(channel.post_straight(policy, header, [head, body]))
     }
 
     /// The way of a message of so many slots into the peer's ring, if those are known to be free, and the device has [its own](verbs::ShortWriter).
@@ -319,49 +314,49 @@ impl Lane {
         ring.way_of(writer, slots)
     }
 
-    /// As [`is_plain`](Self::is_plain), and the ledger has a line, with room for a copy of so many bytes.
-    #[inline(always)] // with every message
-    pub fn is_plain_with_room(&self, most: u16, copied: usize) -> bool {
-        let Some(channel) = &self.channel else { return false };
-        channel.ledger.unsignalled() < most && self.has_plenty() && channel.ledger.has_room(copied)
-    }
-
-    /// Posts a short message inline, which [may go](Self::is_plain_with_room) with a copy, and has taken what it needs.
+    /// Posts a short [plain](Self::is_plain) message inline, with a copy, which has taken what it needs; whether it is signalled.
     ///
     /// # Errors
     /// The device refused it.
     #[inline(always)] // with every message
-    pub fn post_copied(&mut self, header: [u8; HEADER_LEN], pieces: [&[u8]; 2]) -> Result<(), verbs::Error> {
-        let Some(channel) = &mut self.channel else { return Ok(()) };
-        channel.post_straight(header, pieces)
+    pub fn post_copied(
+        &mut self,
+        policy: Signalling,
+        header: [u8; HEADER_LEN],
+        pieces: [&[u8]; 2],
+    ) -> Result<bool, verbs::Error> {
+        let Some(channel) = &mut self.channel else { return Ok(false) };
+        channel.post_straight(policy, header, pieces)
     }
 
-    /// Posts a message that [may go](Self::is_plain_with_room) without a copy, and has taken what it needs.
+    /// The same without a copy.
     ///
     /// # Errors
     /// The device refused it.
     #[inline(always)] // with every message
     pub fn post_gathered<const PIECES: usize>(
         &mut self,
+        policy: Signalling,
         pieces: [&[u8]; PIECES],
-    ) -> Result<(), verbs::Error> {
-        let Some(channel) = &mut self.channel else { return Ok(()) };
-        channel.post_gathered_straight(pieces)
+    ) -> Result<bool, verbs::Error> {
+        let Some(channel) = &mut self.channel else { return Ok(false) };
+        channel.post_gathered_straight(policy, pieces)
     }
 
-    /// Posts a [plain](Self::is_plain) message inline, from its pieces. Of one that is longer than `max_inline` the ledger keeps no copy:
-    /// the device copies the pieces.
+    /// Posts a [plain](Self::is_plain) message inline, from its pieces; whether it is signalled. Of one that is longer than `max_inline` the
+    /// ledger keeps no copy: the device copies the pieces.
     ///
     /// # Errors
     /// The device refused it.
     #[inline]
-    pub fn post_plain<const PIECES: usize>(&mut self, pieces: [&[u8]; PIECES]) -> Result<(), verbs::Error> {
-        let Some(channel) = &mut self.channel else { return Ok(()) };
-        if pieces.iter().map(|piece| piece.len()).sum::<usize>() <= self.max_inline.into() {
-            channel.post_composed(pieces, false)
-        } else {
-            channel.post_gathered(pieces, false)
-        }
+    pub fn post_plain<const PIECES: usize>(
+        &mut self,
+        policy: Signalling,
+        pieces: [&[u8]; PIECES],
+    ) -> Result<bool, verbs::Error> {
+        let Some(channel) = &mut self.channel else { return Ok(false) };
+        let copied = pieces.iter().map(|piece| piece.len()).sum::<usize>() <= self.max_inline.into();
+        channel.post_inline(policy, false, copied, pieces)
     }
 
     /// Takes a credit where there have never been fewer, or gives the entry back: there is none.

@@ -42,8 +42,7 @@ impl<C> Transport<C> {
         lane.is_some_and(|lane| len < usize::from(lane.straight_below))
     }
 
-    /// Sends two pieces as one message of the first queue, into the peer's ring or as a SEND, if it takes nothing scarce and needs no
-    /// completion.
+    /// Sends two pieces as one message of the first queue, into the peer's ring or as a SEND, if it takes nothing scarce.
     ///
     /// No branch of it comes back to its line, and behind the device's refusal nothing of the caller's is needed any more, so that what it knows stays
     /// in registers.
@@ -101,12 +100,13 @@ impl<C> Transport<C> {
         if lane.credits.is_none() {
             return self.sendi_straight_to_all(id, tag, [head, body]);
         }
-        match lane.post_straight(self.tx.signalling.most, tag, [head, body]) {
+        match lane.post_straight(self.tx.signalling, tag, [head, body]) {
             None => false,
-            Some(Ok(())) => {
+            Some(Ok(signalled)) => {
                 lane.sent = lane.sent.wrapping_add(1);
                 ep.count_straight(len);
                 self.tx.outstanding += 1;
+                self.tx.awaited += u32::from(signalled);
                 self.stats.sent_inline += 1;
                 true
             }
@@ -120,15 +120,16 @@ impl<C> Transport<C> {
         let Some(ep) = self.endpoints.get_mut(id.index) else { return false };
         let Some(lane) = ep.lanes.first_mut() else { return false };
         let len = pieces[0].len().wrapping_add(pieces[1].len());
-        if !lane.is_plain_with_room(self.tx.signalling.most, HEADER_LEN + len) {
+        if !lane.is_plain() {
             return false;
         }
         let Some(grant) = self.tx.acquire_plain(lane, id.index, 0) else { return false };
-        match lane.post_copied(DataHeader::new(tag, 0, grant).emit(), pieces) {
-            Ok(()) => {
+        match lane.post_copied(self.tx.signalling, DataHeader::new(tag, 0, grant).emit(), pieces) {
+            Ok(signalled) => {
                 lane.sent = lane.sent.wrapping_add(1);
                 ep.count_straight(len);
                 self.tx.outstanding += 1;
+                self.tx.awaited += u32::from(signalled);
                 self.stats.sent_inline += 1;
             }
             Err(error) => self.send_refused(LaneId { peer: id.index, queue: 0 }, &error),
@@ -177,16 +178,17 @@ impl<C> Transport<C> {
             let inline = lane.takes_pieces(HEADER_LEN + len);
             return self.sendi_over(id, tag, (queue, inline), [head, body]);
         }
-        if !self.tx.pending.is_empty() || !lane.is_plain_with_room(self.tx.signalling.most, 0) {
+        if !self.tx.pending.is_empty() || !lane.is_plain() {
             return false;
         }
         let Some(grant) = self.tx.acquire_plain(lane, id.index, queue) else { return false };
         let header = DataHeader::new(tag, queue as u8, grant).emit();
-        match lane.post_gathered([&header, head, body]) {
-            Ok(()) => {
+        match lane.post_gathered(self.tx.signalling, [&header, head, body]) {
+            Ok(signalled) => {
                 lane.sent = lane.sent.wrapping_add(1);
                 ep.count_straight(len);
                 self.tx.outstanding += 1;
+                self.tx.awaited += u32::from(signalled);
                 self.stats.sent_inline += 1;
             }
             Err(error) => self.send_refused(LaneId { peer: id.index, queue: queue as u8 }, &error),
@@ -226,13 +228,13 @@ impl<C> Transport<C> {
     fn sendi_plain(&mut self, id: EpId, tag: u8, queue: usize, [head, body]: [&[u8]; 2]) -> bool {
         let Some(ep) = self.endpoints.get_mut(id.index) else { return false };
         let Some(lane) = ep.lanes.get_mut(queue) else { return false };
-        let is_plain = self.tx.pending.is_empty() && lane.is_plain(self.tx.signalling.most);
+        let is_plain = self.tx.pending.is_empty() && lane.is_plain();
         let grant = if is_plain { self.tx.acquire_plain(lane, id.index, queue) } else { None };
         let Some(grant) = grant else { return self.sendi_carefully(id, tag, queue, [head, body]) };
         let header = DataHeader::new(tag, queue as u8, grant).emit();
-        match lane.post_plain([&header, head, body]) {
-            Ok(()) => {
-                self.tx.count_posted(ep, false);
+        match lane.post_plain(self.tx.signalling, [&header, head, body]) {
+            Ok(signalled) => {
+                self.tx.count_posted(ep, signalled);
                 ep.count_sent(queue, Kind::Data, (head.len() + body.len()) as u32);
                 self.stats.sent_inline += 1;
             }
@@ -241,7 +243,7 @@ impl<C> Transport<C> {
         true
     }
 
-    /// As [`sendi_plain`](Self::sendi_plain), if others wait, or a completion is wanted.
+    /// As [`sendi_plain`](Self::sendi_plain), if others wait, or something is scarce.
     #[inline(never)]
     fn sendi_carefully(&mut self, id: EpId, tag: u8, queue: usize, [head, body]: [&[u8]; 2]) -> bool {
         let name = LaneId { peer: id.index, queue: queue as u8 };
