@@ -11,6 +11,8 @@
 //! | idle    | the progress function when nothing has arrived             | softib's functions                             |
 //! | receive | the progress function that finds one message, and the next, less an idle one | softib's functions and the receive callback |
 //! | burst   | the same of 16 messages, for each                          | the same                                       |
+//!
+//! Ways are the layouts of oxib on the software device, and one as over an adapter: by the drop-in `libibverbs.so.1` ([`ways::ADAPTER`]).
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -253,16 +253,10 @@ impl Ledger {
         self.copies.compose(len, pieces)
     }
 
-    /// There is known to be room for one more line, and for a copy of so many bytes.
-    #[inline(always)] // with every message
-    fn has_room(&self, len: usize) -> bool {
-        self.spare != 0 && self.copies.fits(len)
-    }
-
     /// Makes room for one more line, and for a copy of so many bytes, if there is none.
     #[inline(always)] // with every message
     pub fn ensure_room(&mut self, len: usize) {
-        if !self.has_room(len) {
+        if self.spare == 0 || !self.copies.fits(len) {
             self.make_room_for_next(len);
         }
     }

@@ -135,7 +135,7 @@ impl Channel {
         header: [u8; HEADER_LEN],
         pieces: [&[u8]; 2],
     ) -> Result<bool, verbs::Error> {
-        let (id, signalled) = (self.next_id(), self.is_due_inline(policy));
+        let (id, signalled) = (self.next_id(), self.is_due_inline(policy, false));
         let flags = self.flags(signalled);
         self.ledger.ensure_room(HEADER_LEN + pieces[0].len() + pieces[1].len());
         let copy = self.ledger.compose_next(header, pieces, signalled);
@@ -144,10 +144,10 @@ impl Channel {
         Ok(signalled)
     }
 
-    /// The next message is signalled, if that is inline and takes nothing scarce. Bytes that are out in buffers are counted anew then.
+    /// The next message is signalled, if that is inline. Bytes that are out in buffers are counted anew then.
     #[inline(always)] // with every message
-    fn is_due_inline(&mut self, policy: Signalling) -> bool {
-        let due = policy.is_due(false, self.ledger.unsignalled(), 0);
+    fn is_due_inline(&mut self, policy: Signalling, scarce: bool) -> bool {
+        let due = policy.is_due(scarce, self.ledger.unsignalled(), 0);
         if due {
             self.unsignalled = 0;
         }
@@ -166,14 +166,11 @@ impl Channel {
         copy: bool,
         pieces: [&[u8]; PIECES],
     ) -> Result<bool, verbs::Error> {
-        let signalled = policy.is_due(scarce, self.ledger.unsignalled(), 0);
+        let signalled = self.is_due_inline(policy, scarce);
         if copy {
             self.post_composed(pieces, signalled)?;
         } else {
             self.post_gathered(pieces, signalled)?;
-        }
-        if signalled {
-            self.unsignalled = 0;
         }
         Ok(signalled)
     }
@@ -204,7 +201,7 @@ impl Channel {
         policy: Signalling,
         pieces: [&[u8]; PIECES],
     ) -> Result<bool, verbs::Error> {
-        let (id, signalled) = (self.next_id(), self.is_due_inline(policy));
+        let (id, signalled) = (self.next_id(), self.is_due_inline(policy, false));
         self.ledger.ensure_room(0);
         self.qp.post_send_gathered(id, pieces, self.flags(signalled))?;
         self.ledger.push_uncopied_next(signalled);

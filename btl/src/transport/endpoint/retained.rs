@@ -243,14 +243,7 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// A message has gone straight, and its lane has counted it: what is left to count.
-    #[inline(always)] // with every message
-    pub fn count_straight(&mut self, len: usize) {
-        self.outstanding += 1;
-        self.count_written(len);
-    }
-
-    /// The same of one that was over when it had gone: it has no completion.
+    /// A data message has gone, and its lane has counted it: what is left to count, but for its completion if there is to be one.
     #[inline(always)] // with every message
     pub fn count_written(&mut self, len: usize) {
         self.traffic.sent += len as u64;

@@ -48,9 +48,8 @@ impl<C> Transport<C> {
         match channel.post_buffer(&mut self.tx.held, self.tx.signalling, target, message) {
             Ok(signalled) => {
                 lane.sent = lane.sent.wrapping_add(1);
-                ep.count_straight(len);
-                self.tx.outstanding += 1;
-                self.tx.awaited += u32::from(signalled);
+                ep.count_written(len);
+                self.tx.count_posted(ep, signalled);
                 self.stats.sent_buffered += 1;
             }
             Err(refused) => self.buffer_refused(LaneId { peer: id.index, queue: queue as u8 }, *refused),

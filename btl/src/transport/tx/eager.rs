@@ -86,9 +86,8 @@ impl<C> Transport<C> {
                 outlet.posted(slots_of(len));
                 lane.budget.acquire();
                 lane.sent = lane.sent.wrapping_add(1);
-                ep.count_straight(len);
-                self.tx.outstanding += 1;
-                self.tx.awaited += u32::from(signalled);
+                ep.count_written(len);
+                self.tx.count_posted(ep, signalled);
                 self.stats.sent_eager += 1;
             }
             Err(error) => self.send_refused(LaneId { peer: id.index, queue: 0 }, &error),

@@ -104,9 +104,8 @@ impl<C> Transport<C> {
             None => false,
             Some(Ok(signalled)) => {
                 lane.sent = lane.sent.wrapping_add(1);
-                ep.count_straight(len);
-                self.tx.outstanding += 1;
-                self.tx.awaited += u32::from(signalled);
+                ep.count_written(len);
+                self.tx.count_posted(ep, signalled);
                 self.stats.sent_inline += 1;
                 true
             }
@@ -127,9 +126,8 @@ impl<C> Transport<C> {
         match lane.post_copied(self.tx.signalling, DataHeader::new(tag, 0, grant).emit(), pieces) {
             Ok(signalled) => {
                 lane.sent = lane.sent.wrapping_add(1);
-                ep.count_straight(len);
-                self.tx.outstanding += 1;
-                self.tx.awaited += u32::from(signalled);
+                ep.count_written(len);
+                self.tx.count_posted(ep, signalled);
                 self.stats.sent_inline += 1;
             }
             Err(error) => self.send_refused(LaneId { peer: id.index, queue: 0 }, &error),
@@ -186,9 +184,8 @@ impl<C> Transport<C> {
         match lane.post_gathered(self.tx.signalling, [&header, head, body]) {
             Ok(signalled) => {
                 lane.sent = lane.sent.wrapping_add(1);
-                ep.count_straight(len);
-                self.tx.outstanding += 1;
-                self.tx.awaited += u32::from(signalled);
+                ep.count_written(len);
+                self.tx.count_posted(ep, signalled);
                 self.stats.sent_inline += 1;
             }
             Err(error) => self.send_refused(LaneId { peer: id.index, queue: queue as u8 }, &error),
