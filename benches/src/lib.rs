@@ -145,6 +145,7 @@ fn config(layout: &str) -> Result<Config> {
         drain: Duration::from_secs(5),
         keepalive: Duration::from_secs(5),
         gathers: false,
+        send_rings: (1 << 16, 64),
         eager: None,
         reconnects: 8,
         keep_timelines: false,

@@ -18,7 +18,7 @@ mod schedule;
 mod trial;
 
 use btl_testing::watchdog::Watchdog;
-use schedule::{CHECKED, FINAL, LATE, RDMACM, TWO_PORTS};
+use schedule::{CHECKED, FINAL, LATE, RDMACM, RINGED, TWO_PORTS};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use trial::Trial;
@@ -72,7 +72,8 @@ fn whatever_happens_each_message_arrives_once_or_its_endpoint_fails_and_nothing_
         (Some(seed), _) => vec![seed],
         (None, Some(count)) => (number("OXIB_FROM").unwrap_or(1)..).take(count as usize).collect(),
         (None, None) => {
-            let further = [TWO_PORTS, RDMACM, LATE, FINAL, CHECKED].map(|from| from..from + SEEDS / 2);
+            let further =
+                [TWO_PORTS, RDMACM, LATE, FINAL, CHECKED, RINGED].map(|from| from..from + SEEDS / 2);
             (1..=SEEDS).chain(FOUND).chain(further.into_iter().flatten()).collect()
         }
     };

@@ -287,6 +287,7 @@ fn config(params: &Params, abi: &Abi, port: &Port) -> Config {
         layout: tuned::layout(port, params),
         max_inline: tuned::max_inline(port, params),
         gathers: tuned::gathers(port, params),
+        send_rings: (params.send_ring_size, params.max_send_rings),
         eager: tuned::eager(port, params),
         pool_limit: params.free_list_max,
         pool_grow: params.free_list_inc,

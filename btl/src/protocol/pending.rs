@@ -380,6 +380,20 @@ impl Shares {
         taken
     }
 
+    /// The same, if [more stays free](Self::is_plenty) than any one peer may hold.
+    #[inline(always)] // with every message
+    pub fn take_plenty(&mut self, peer: u32) -> bool {
+        let Some(left) = self.free.checked_sub(1) else { return false };
+        let Some(held) = self.held.get_mut(peer as usize) else { return false };
+        // What a peer may hold is less than what is free.
+        let taken = left > self.per_peer && *held < self.per_peer;
+        if taken {
+            *held += 1;
+            self.free = left;
+        }
+        taken
+    }
+
     #[inline(never)]
     fn take_first(&mut self, peer: u32) -> Result<(), Refused> {
         if self.held.len() > peer as usize || self.per_peer.min(self.free) == 0 {
@@ -439,11 +453,5 @@ impl Shares {
     #[inline]
     pub const fn is_plenty(&self) -> bool {
         self.free > self.per_peer
-    }
-
-    /// The same when one more has been taken.
-    #[inline]
-    pub const fn stays_plenty(&self) -> bool {
-        self.free > self.per_peer.saturating_add(1)
     }
 }

@@ -1,6 +1,7 @@
 //! Putting a transport together over one port, and what the upper layer asks of the port.
 #![forbid(unsafe_code)]
 
+use super::channel::SendRings;
 use super::config::Config;
 use super::device::Port;
 use super::endpoint::Endpoints;
@@ -38,6 +39,7 @@ impl<C> Transport<C> {
                 port.send_room.cq().clone(),
                 send_queues,
                 words(&port.pd),
+                SendRings::new(port.config.send_rings.0, port.config.send_rings.1),
                 (signalling, port.config.hold.peer),
             ),
             up: Upcalls::new(),

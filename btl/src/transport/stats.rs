@@ -102,8 +102,10 @@ counters! {
     rings_closed: Sum,
     /// Looks that found a message in a ring of which the device had not written everything yet, as its checksum showed.
     eager_unfinished: Sum,
-    /// Messages sent from a registered buffer.
+    /// Messages sent from a registered buffer, or from the registered memory of a queue pair.
     sent_buffered: Sum,
+    /// Queue pairs that have been given registered memory for messages that are copied.
+    send_rings: Sum,
     /// Messages that had to wait for a connection, a credit or a work queue entry.
     sent_late: Sum,
     /// Bytes of messages and puts to all peers, without our headers.

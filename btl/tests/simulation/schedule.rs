@@ -50,6 +50,9 @@ pub const FINAL: u64 = 4_000_000;
 /// From this seed on messages by eager RDMA have checksums, those of every second one or so.
 pub const CHECKED: u64 = 5_000_000;
 
+/// From this seed on send rings differ: there is none, one, or they are short; and connections that break are replaced in every second one.
+pub const RINGED: u64 = 10_000_000;
+
 /// With 35 % of the datagrams lost, of 1300 exchanges one loses 13 requests or their answers in a row, of 100,000 one loses 21 (seed 198639), and of
 /// 2.7 million one loses 27. More would take longer than what waits may.
 const RETRIES: u32 = 26;
@@ -69,7 +72,8 @@ pub fn setting(rng: &mut Rng, seed: u64) -> Setting {
     let (most, most_bytes) = ([0, 1, 16, 64][rng.below(4)], [0, 4096, 1 << 20][rng.below(3)]);
     config.signalling = Signalling { most, most_bytes };
     config.hold = Bound::of_peer([1, 4, 64][rng.below(3)]);
-    config.reconnects = if seed >= FINAL { 0 } else { 8 };
+    let reconnects = seed < FINAL || seed >= RINGED && rng.below(2) == 0;
+    config.reconnects = if reconnects { 8 } else { 0 };
     let is_iwarp = device.link_layers == [LinkLayer::Iwarp];
     let (has_p, leaves) = (layout.contains('P'), !layout.contains('X') && !is_iwarp);
     let breaks = leaves && config.reconnects != 0;
@@ -86,6 +90,9 @@ pub fn setting(rng: &mut Rng, seed: u64) -> Setting {
         let (most, cooling) = ([0, 1, 4][rng.below(3)], [128, 1 << 16][rng.below(2)]);
         let checks = seed >= CHECKED && rng.below(2) == 0;
         config.eager = Some(Eager { slots, threshold, most, cooling, checks });
+    }
+    if seed >= RINGED {
+        config.send_rings = [(0, 64), (1 << 16, 64), (1 << 16, 1), (4096, 64)][rng.below(4)];
     }
     Setting { config, sides, breaks, leaves, device, plan }
 }

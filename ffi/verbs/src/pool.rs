@@ -84,9 +84,29 @@ impl Drop for Mapping {
 
 /// One registered mapping. The registration goes first.
 #[derive(Debug)]
-struct Chunk {
+pub(crate) struct Chunk {
     mr: Mr,
     memory: Mapping,
+}
+
+impl Chunk {
+    /// So many bytes, zero at first.
+    pub(crate) fn new(pd: &Arc<Pd>, len: usize, access: Access) -> Result<Chunk, PoolError> {
+        let memory = Mapping::new(len).ok_or(PoolError::Memory(len))?;
+        // SAFETY: the mapping lives in the same chunk and is unmapped after the registration.
+        let mr = unsafe { Mr::register(pd, memory.addr.as_ptr(), len, access) }?;
+        Ok(Chunk { mr, memory })
+    }
+
+    /// Its first byte.
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.memory.start()
+    }
+
+    /// The key of its registration.
+    pub(crate) fn lkey(&self) -> LKey {
+        self.mr.lkey()
+    }
 }
 
 /// A buffer that we own.
@@ -111,7 +131,7 @@ impl Buf {
         let addr = unsafe { chunk.memory.addr.add(offset) };
         let held = Arc::into_raw(chunk.clone()).cast_mut();
         // SAFETY: `Arc::into_raw` is never null.
-        Buf { addr, chunk: unsafe { NonNull::new_unchecked(held) }, lkey: chunk.mr.lkey(), len }
+        Buf { addr, chunk: unsafe { NonNull::new_unchecked(held) }, lkey: chunk.lkey(), len }
     }
 
     /// The bytes.
@@ -225,11 +245,7 @@ impl Pool {
     fn grow(&mut self) -> Result<Buf, PoolError> {
         let count = self.growth()?;
         let stride = stride(&self.config);
-        let len = stride * count as usize;
-        let memory = Mapping::new(len).ok_or(PoolError::Memory(len))?;
-        // SAFETY: the mapping lives in the same chunk and is unmapped after the registration.
-        let mr = unsafe { Mr::register(&self.pd, memory.addr.as_ptr(), len, self.config.access) }?;
-        let chunk = Arc::new(Chunk { mr, memory });
+        let chunk = Arc::new(Chunk::new(&self.pd, stride * count as usize, self.config.access)?);
         // Lowest address on top: neighbours are used together.
         let offsets = (0..count as usize).rev().map(|i| i * stride);
         self.free.extend(offsets.map(|offset| Buf::new(&chunk, offset, self.config.buf_len)));

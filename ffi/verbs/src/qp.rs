@@ -6,7 +6,7 @@ use crate::cq::Cq;
 use crate::error::{Error, check, leaked};
 use crate::mr::Pd;
 use crate::ops;
-use crate::pool::Buf;
+use crate::pool::{Buf, Chunk};
 use crate::posted::{Posted, QueueTag};
 use crate::qp_attr::{self, Change, InitAttr, QpCap, QpInit, QpKind, QpState, RtrAttr, RtsAttr};
 use crate::recv::{RecvQueue, Tag, sealed};
@@ -20,7 +20,8 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ptr::{NonNull, null_mut};
 use std::slice::from_raw_parts;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A queue pair.
 #[derive(Debug)]
@@ -35,9 +36,13 @@ pub struct Qp {
     kind: QpKind,
     num: Qpn,
     cap: QpCap,
+    /// Tells it from all others of this process, before and after it.
+    number: u64,
     // Alive as long as the queue pair is.
     _cqs: (Arc<Cq>, Arc<Cq>),
     _srq: Option<Arc<Srq>>,
+    /// Memory that its requests may name.
+    kept: Mutex<Vec<Arc<Chunk>>>,
 }
 
 // SAFETY: verbs objects may be used from every thread.
@@ -62,6 +67,7 @@ impl Qp {
         // SAFETY: a live queue pair, whose context has the functions of its driver.
         let post_send = unsafe { ops::post_send(raw.as_ptr()) };
         let cap = granted(&attr.cap);
+        static NEXT: AtomicU64 = AtomicU64::new(0);
         let (_cqs, _srq) = ((init.send_cq.clone(), init.recv_cq.clone()), init.srq.clone());
         let (write_short, sends_at_once) =
             (pd.context().table().write_short, pd.context().table().sends_at_once);
@@ -74,8 +80,10 @@ impl Qp {
             kind: init.kind,
             num,
             cap,
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
             _cqs,
             _srq,
+            kept: Mutex::new(Vec::new()),
         }))
     }
 
@@ -88,6 +96,27 @@ impl Qp {
     /// Its sizes, as granted.
     pub fn cap(&self) -> QpCap {
         self.cap
+    }
+
+    /// Tells it from all others of this process.
+    #[inline(always)] // with every message
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(crate) fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
+    /// This memory is there as long as the queue pair is, of this number.
+    pub(crate) fn keep(&self, memory: Arc<Chunk>) -> u64 {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).push(memory);
+        self.number
+    }
+
+    #[cold]
+    pub(crate) fn not_its_own(&self) -> Error {
+        self.refused("ibv_post_send", libc::EINVAL)
     }
 
     /// Its state.
@@ -432,6 +461,10 @@ impl Drop for Qp {
         // SAFETY: the last holder gives it back.
         let code = unsafe { (self.pd.context().table().destroy_qp)(self.raw()) };
         leaked("ibv_destroy_qp", code, &self.num);
+        if code != 0 {
+            // The device may still read it.
+            std::mem::forget(std::mem::take(self.kept.get_mut().unwrap_or_else(PoisonError::into_inner)));
+        }
     }
 }
 

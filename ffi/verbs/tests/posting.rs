@@ -214,3 +214,72 @@ fn a_shared_queue_that_is_gone_gives_back_its_own_receives() {
     assert!(ours.outlived(&gone).is_some());
     assert!(other.outlived(&gone).is_none());
 }
+
+fn written<'a>(outbox: &'a mut Outbox, at: usize, text: &[u8]) -> Part<'a> {
+    let mut room = outbox.room(at, text.len()).unwrap();
+    room.bytes().copy_from_slice(text);
+    room.written()
+}
+
+#[test]
+fn messages_of_an_outbox_are_sent_from_where_they_lie() {
+    let mut pair = Pair::connected(16);
+    let mut receives = held(&mut pair, 0..3);
+    let mut list = RecvList::<_, 3>::new(&*pair.to);
+    assert!(receives.iter_mut().all(|recv| list.push(recv)));
+    list.post().unwrap();
+    let mut outbox = Outbox::registered(&pair.from, 4096).unwrap();
+    assert_eq!((outbox.is_registered(), outbox.len(), outbox.is_empty()), (true, 4096, false));
+    assert_eq!(outbox.part(4000, 96).unwrap(), [0; 96], "zero at first");
+    for (at, len) in [(4000, 97), (4097, 0), (0, 4097), (usize::MAX, 2)] {
+        assert!(outbox.part(at, len).is_none() && outbox.part_mut(at, len).is_none(), "{at} and {len}");
+        assert!(outbox.room(at, len).is_none(), "{at} and {len}");
+    }
+    let texts = [(0, &b"the first of them"[..]), (2000, b"another"), (4090, b"at end")];
+    for (wr_id, (at, text)) in (1..).zip(texts) {
+        let part = written(&mut outbox, at, text);
+        assert_eq!(part.as_slice(), text);
+        pair.from.post_send_part(wr_id, part, SendFlags::empty()).unwrap();
+    }
+    for ((_, text), recv) in texts.into_iter().zip(&mut receives) {
+        let wc = wait(&pair.recv_cq);
+        let len = wc.byte_len() as usize;
+        assert_eq!(&recv.completed(wc).unwrap().as_slice()[..len], text);
+    }
+    let done: Vec<u64> = (1..=3).map(|_| wait(&pair.send_cq).wr_id()).collect();
+    assert_eq!(done, [1, 2, 3]);
+}
+
+#[test]
+fn an_outbox_serves_its_own_queue_pair_alone() {
+    let pair = Pair::connected(4);
+    let refused = |qp: &Qp, outbox: &mut Outbox| {
+        let part = written(outbox, 0, b"whatever");
+        let error = qp.post_send_part(1, part, SendFlags::empty()).unwrap_err();
+        assert_eq!((error.call(), error.errno()), ("ibv_post_send", libc::EINVAL));
+    };
+    refused(&pair.from, &mut Outbox::registered(&pair.to, 64).unwrap());
+    let mut plain = Outbox::unregistered(64);
+    assert_eq!((plain.is_registered(), plain.part(56, 8)), (false, Some(&[0; 8][..])));
+    refused(&pair.from, &mut plain);
+    assert!(Outbox::unregistered(0).is_empty());
+}
+
+/// The device reads a message when the peer has a receive for it.
+#[test]
+fn what_an_outbox_has_posted_is_there_until_the_queue_pair_goes() {
+    let mut pair = Pair::connected(4);
+    let text = b"longer than anything inline";
+    let mut outbox = Outbox::registered(&pair.from, 1 << 16).unwrap();
+    let part = written(&mut outbox, 60_000, text);
+    pair.from.post_send_part(1, part, SendFlags::empty()).unwrap();
+    drop(outbox);
+    let mut receives = held(&mut pair, 0..1);
+    let mut list = RecvList::<_, 1>::new(&*pair.to);
+    assert!(list.push(&mut receives[0]));
+    list.post().unwrap();
+    let wc = wait(&pair.recv_cq);
+    assert_eq!((wc.is_ok(), wc.byte_len() as usize), (true, text.len()));
+    assert_eq!(&receives[0].completed(wc).unwrap().as_slice()[..text.len()], text);
+    assert!(wait(&pair.send_cq).is_ok());
+}

@@ -101,14 +101,16 @@ type Values = &'static [(&'static str, &'static str)];
 /// How many sends go unsignalled; what everything runs with in turn, if all is to be run.
 const UNSIGNALLED: [Values; 2] = [&[("max_unsig_wrs", "1")], &[("max_unsig_wrs", "64")]];
 
-/// Each send signalled; messages held back as soon as two answers wait; no rings of eager RDMA, short ones, one place for them, messages with checksums.
-const EXTREMES: [Values; 6] = [
+/// Each send signalled; messages held back as soon as two answers wait; no rings of eager RDMA, short ones, one place for them, messages with checksums;
+/// messages that are copied, into short send rings.
+const EXTREMES: [Values; 7] = [
     &[("max_unsig_wrs", "0")],
     &[("max_answers", "1")],
     &[("use_eager_rdma", "0")],
     &[("use_eager_rdma", "1"), ("eager_rdma_num", "4"), ("eager_rdma_threshold", "1")],
     &[("use_eager_rdma", "1"), ("max_eager_rdma", "1")],
     &[("use_eager_rdma", "1"), ("eager_rdma_checksum", "1")],
+    &[("use_eager_rdma", "0"), ("max_inline", "32"), ("send_ring_size", "8192")],
 ];
 
 /// Programs x layouts x ranks, and those that are sensitive to them with other values of some parameters.

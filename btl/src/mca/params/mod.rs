@@ -100,6 +100,10 @@ pub struct Params {
     pub eager_rdma_threshold: u32,
     /// Peers that have one.
     pub max_eager_rdma: u16,
+    /// Bytes; 0: none.
+    pub send_ring_size: u32,
+    /// Queue pairs that have one.
+    pub max_send_rings: u16,
     /// Buffers; 0: no limit.
     pub free_list_max: u32,
     /// Buffers by which a pool grows at a time.
@@ -215,6 +219,8 @@ impl Params {
             eager_rdma_num: 0,
             eager_rdma_threshold: 0,
             max_eager_rdma: 0,
+            send_ring_size: 0,
+            max_send_rings: 0,
             free_list_max: 0,
             free_list_inc: 0,
             reg_cache_max: 0,

@@ -334,6 +334,23 @@ pub static ROWS: &[Row] = &[
         max_eager_rdma
     ),
     number!(
+        c"send_ring_size",
+        0..=16777216,
+        "65536",
+        6,
+        "Bytes of registered memory, at most, and rounded up to a power of two, that a queue pair gets for messages too long to go inline, of up to an \
+         eighth of that: 8 KiB when 16 have gone from buffers, and twice as much each time that 16 more have found no room there. 0: none",
+        send_ring_size
+    ),
+    number!(
+        c"max_send_rings",
+        0..=65535,
+        "64",
+        6,
+        "How many queue pairs of a port have such memory at a time (send_ring_size); it is theirs until their connection ends",
+        max_send_rings
+    ),
+    number!(
         c"free_list_max",
         0..=16777216,
         "1024",

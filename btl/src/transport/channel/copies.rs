@@ -1,4 +1,4 @@
-//! Copies of the inline messages that have not completed: a ring of bytes, in posting order.
+//! Copies of the messages of a queue pair that have not completed: a ring of bytes, in posting order.
 //!
 //! ```text
 //!   bytes  [ .. | message | message |  gap  ] [ message | ..      a message is never cut in two
@@ -6,9 +6,13 @@
 //! ```
 //! A message is composed here from its pieces and posted from here as one piece, so keeping it costs no other copy. While
 //! nothing is in flight the ring begins anew, at bytes that are in the cache.
+//!
+//! Inline messages are in any ring, which grows with them. Where it is [registered](Copies::move_to), longer ones may be, too, which the device reads
+//! here: these take no more than half of it, and go from buffers where they find no room.
 #![forbid(unsafe_code)]
 
 use crate::protocol::wire::HEADER_LEN;
+use verbs::{Outbox, Part};
 
 /// Pieces of up to so many bytes are short.
 pub const SHORT: usize = 128;
@@ -23,14 +27,22 @@ pub struct Span {
 }
 
 /// The ring. Its owner knows which copy is the oldest.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Copies {
     /// A power of two, or none before the first message.
-    bytes: Box<[u8]>,
+    bytes: Outbox,
     /// Position of the next message.
     end: u32,
     /// Bytes from there on that are known to be free, and in one piece.
     room: u32,
+    /// Bytes that messages which the device reads here may take, if there is room; none where it is not registered.
+    long: u32,
+}
+
+impl Default for Copies {
+    fn default() -> Self {
+        Copies { bytes: Outbox::unregistered(0), end: 0, room: 0, long: 0 }
+    }
 }
 
 impl Copies {
@@ -52,18 +64,43 @@ impl Copies {
         len <= self.room as usize
     }
 
+    /// The same of one that the device reads here.
+    #[inline(always)] // with every message
+    pub fn fits_long(&self, len: usize) -> bool {
+        len <= self.long as usize && self.fits(len)
+    }
+
+    /// It is registered.
+    #[inline(always)] // with every message
+    pub fn are_registered(&self) -> bool {
+        self.bytes.is_registered()
+    }
+
+    /// Bytes of the ring, and whether they are registered.
+    pub fn memory(&self) -> (usize, bool) {
+        (self.bytes.len(), self.are_registered())
+    }
+
     /// Writes the pieces one behind the other: where, and what that is. There is room for them, and they are overwritten by the
     /// next call unless they are [kept](Self::keep).
     #[inline(always)] // with every message
     pub fn compose<const PIECES: usize>(&mut self, len: usize, pieces: [&[u8]; PIECES]) -> (Span, &[u8]) {
-        let at = self.at(self.end);
-        let mut rest = &mut self.bytes[at..at + len];
-        for piece in pieces {
-            let (to, behind) = rest.split_at_mut(piece.len());
-            copy(to, piece);
-            rest = behind;
-        }
-        (Span { start: self.end, len: len as u32 }, &self.bytes[at..at + len])
+        let span = Span { start: self.end, len: len as u32 };
+        let Some(mut room) = self.bytes.room(self.at(self.end), len) else { return (span, no_room()) };
+        lay_out(room.bytes(), pieces);
+        (span, room.written().as_slice())
+    }
+
+    /// The same of a header and two pieces for which there is [room](Self::fits_long) here, for the device to read; they stay.
+    #[inline(always)] // with every message
+    pub fn compose_long(&mut self, header: [u8; HEADER_LEN], pieces: [&[u8]; 2]) -> Option<(Span, Part<'_>)> {
+        let len = HEADER_LEN + pieces[0].len() + pieces[1].len();
+        let (span, at) = (Span { start: self.end, len: len as u32 }, self.at(self.end));
+        self.keep(span);
+        self.long = self.long.wrapping_sub(span.len);
+        let mut room = self.bytes.room(at, len)?;
+        lay_out(room.bytes(), [&header, pieces[0], pieces[1]]);
+        Some((span, room.written()))
     }
 
     /// The same of a header and two pieces of at most [`SHORT`] bytes together; they stay.
@@ -73,13 +110,13 @@ impl Copies {
         let span = Span { start: self.end, len: len as u32 };
         let at = self.at(self.end);
         self.keep(span);
-        let whole = &mut self.bytes[at..at + len];
-        let (first, rest) = whole.split_at_mut(HEADER_LEN);
+        let Some(mut room) = self.bytes.room(at, len) else { return (span, no_room()) };
+        let (first, rest) = room.bytes().split_at_mut(HEADER_LEN);
         let (second, third) = rest.split_at_mut(head.len());
         first.copy_from_slice(&header);
         copy_short(second, head);
         copy_short(third, body);
-        (span, whole)
+        (span, room.written().as_slice())
     }
 
     /// What has just been composed stays.
@@ -91,14 +128,19 @@ impl Copies {
 
     /// A copy that has been kept.
     pub fn get(&self, span: Span) -> &[u8] {
-        let at = self.at(span.start);
-        self.bytes.get(at..at + span.len as usize).unwrap_or_default()
+        self.bytes.part(self.at(span.start), span.len as usize).unwrap_or_default()
     }
 
     /// Nothing is in flight: the ring begins anew.
     #[inline]
     pub fn restart(&mut self) {
-        (self.end, self.room) = (0, self.bytes.len() as u32);
+        (self.end, self.room, self.long) = (0, self.bytes.len() as u32, self.longest());
+    }
+
+    /// Bytes of messages that the device may read here at a time.
+    #[inline]
+    fn longest(&self) -> u32 {
+        if self.are_registered() { self.bytes.len() as u32 / 2 } else { 0 }
     }
 
     #[inline]
@@ -111,41 +153,74 @@ impl Copies {
         let ring = self.bytes.len();
         let used = self.end.wrapping_sub(oldest) as usize;
         self.room = (ring - self.at(self.end).min(ring)).min(ring - used.min(ring)) as u32;
+        self.long = self.longest().saturating_sub(used as u32);
     }
 
     /// So many bytes fit at the end: behind a gap, or in a larger ring. `oldest` is the position of the oldest copy, if there is
     /// one.
     #[cold]
     pub fn make_room(&mut self, oldest: Option<u32>, len: usize) {
-        loop {
-            let ring = self.bytes.len();
-            let to_end = ring - self.at(self.end).min(ring);
-            let gap = if len <= to_end { 0 } else { to_end };
-            let used = oldest.map_or(0, |oldest| self.end.wrapping_sub(oldest)) as usize;
-            if used + gap + len <= ring {
-                self.end = self.end.wrapping_add(gap as u32);
-                return self.count_room(oldest.unwrap_or(self.end));
-            }
-            self.grow(oldest);
+        while !self.leave_gap(oldest, len, self.bytes.len()) {
+            let larger = (2 * self.bytes.len()).max(Self::FIRST as usize);
+            self.move_to(Outbox::unregistered(larger), oldest);
         }
     }
 
-    /// Twice as large. A position stays where it is modulo the old size, so each copy is in the new ring where its
-    /// position says: what is in one piece stays in one piece.
-    fn grow(&mut self, oldest: Option<u32>) {
-        let room = self.bytes.len();
-        let mut bytes = vec![0; (2 * room).max(Self::FIRST as usize)].into_boxed_slice();
-        let mask = bytes.len() - 1;
+    /// The same of a message that the device reads here, if there is room for it.
+    #[cold]
+    pub fn make_long_room(&mut self, oldest: Option<u32>, len: usize) -> bool {
+        self.leave_gap(oldest, len, self.longest() as usize)
+    }
+
+    /// So many bytes fit at the end, behind a gap where they would be cut in two, and with those that are in flight they are no more than `most`.
+    fn leave_gap(&mut self, oldest: Option<u32>, len: usize, most: usize) -> bool {
+        let ring = self.bytes.len();
+        let to_end = ring - self.at(self.end).min(ring);
+        let gap = if len <= to_end { 0 } else { to_end };
+        let used = oldest.map_or(0, |oldest| self.end.wrapping_sub(oldest)) as usize;
+        let fits = used + gap + len <= most;
+        if fits {
+            self.end = self.end.wrapping_add(gap as u32);
+            self.count_room(oldest.unwrap_or(self.end));
+        }
+        fits
+    }
+
+    /// The copies are in these bytes from now on, a power of two and no fewer than before. A position stays where it is modulo the old size, so each copy
+    /// is in the new ring where its position says: what is in one piece stays in one piece.
+    pub fn move_to(&mut self, mut bytes: Outbox, oldest: Option<u32>) {
+        let (room, mask) = (self.bytes.len(), bytes.len() - 1);
+        debug_assert!(bytes.len().is_power_of_two() && bytes.len() >= room, "{} bytes", bytes.len());
         let mut position = oldest.unwrap_or(self.end);
         while position != self.end {
             let left = self.end.wrapping_sub(position) as usize;
             let piece = left.min(room - self.at(position));
-            let (from, to) = (self.at(position), position as usize & mask);
-            bytes[to..to + piece].copy_from_slice(&self.bytes[from..from + piece]);
+            let from = self.bytes.part(self.at(position), piece).unwrap_or_default();
+            if let Some(to) = bytes.part_mut(position as usize & mask, piece) {
+                to.copy_from_slice(from);
+            }
             position = position.wrapping_add(piece as u32);
         }
         self.bytes = bytes;
+        self.count_room(oldest.unwrap_or(self.end));
     }
+}
+
+/// Copies pieces, which are as many bytes, one behind the other.
+#[inline(always)] // with every message
+fn lay_out<const PIECES: usize>(mut bytes: &mut [u8], pieces: [&[u8]; PIECES]) {
+    for piece in pieces {
+        let (to, behind) = bytes.split_at_mut(piece.len());
+        copy(to, piece);
+        bytes = behind;
+    }
+}
+
+/// What is composed where there is no room.
+#[cold]
+fn no_room() -> &'static [u8] {
+    debug_assert!(false, "room is made before anything is composed");
+    &[]
 }
 
 /// Copies a piece: one of up to [`SHORT`] bytes by two words that may overlap, which costs less than a call.
@@ -187,34 +262,128 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::VecDeque;
+    use std::sync::{Arc, OnceLock};
+    use verbs::{Cq, Driver, Pd, Qp, QpCap, QpInit, QpKind};
+
+    /// One that nothing is posted to.
+    fn queue_pair() -> &'static Arc<Qp> {
+        static QUEUE_PAIR: OnceLock<Arc<Qp>> = OnceLock::new();
+        QUEUE_PAIR.get_or_init(|| {
+            let context = Driver::from_table(softib::driver_table()).devices().unwrap()[0].open().unwrap();
+            let (pd, cq) = (Pd::alloc(&context).unwrap(), Cq::create(&context, 8, None).unwrap());
+            let cap =
+                QpCap { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline: 0 };
+            let (send_cq, recv_cq) = (cq.clone(), cq);
+            let init = QpInit { kind: QpKind::Rc, send_cq, recv_cq, srq: None, cap, sig_all: false };
+            Qp::create(&pd, &init).unwrap()
+        })
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        /// An inline message of so many bytes.
+        Inline(usize),
+        /// One that the device reads here, if there is room.
+        Long(usize),
+        /// The oldest has completed.
+        Complete,
+        /// The ring is registered from now on, or twice as large.
+        Register,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            20 => (1..700_usize).prop_map(Step::Inline),
+            20 => (HEADER_LEN..1500_usize).prop_map(Step::Long),
+            30 => Just(Step::Complete),
+            1 => Just(Step::Register),
+        ]
+    }
+
+    /// The ring, and what is in it, oldest first; of long ones it is said.
+    struct Trial {
+        copies: Copies,
+        kept: VecDeque<(Span, Vec<u8>, bool)>,
+    }
+
+    impl Trial {
+        fn oldest(&self) -> Option<u32> {
+            self.kept.front().map(|(span, ..)| span.start)
+        }
+
+        fn inline(&mut self, message: &[u8]) -> Span {
+            if !self.copies.fits(message.len()) {
+                self.copies.make_room(self.oldest(), message.len());
+            }
+            let (head, body) = message.split_at(message.len().min(8));
+            let (span, composed) = self.copies.compose(message.len(), [head, body]);
+            assert_eq!(composed, message);
+            self.copies.keep(span);
+            span
+        }
+
+        fn long(&mut self, message: &[u8]) -> Option<Span> {
+            let has_room = self.copies.fits_long(message.len())
+                || self.copies.make_long_room(self.oldest(), message.len());
+            let (header, rest) = message.split_first_chunk().expect("a header");
+            let (head, body) = rest.split_at(rest.len().min(14));
+            has_room.then(|| {
+                let (span, part) = self.copies.compose_long(*header, [head, body]).expect("there is room");
+                assert_eq!(part.as_slice(), message);
+                span
+            })
+        }
+
+        fn step(&mut self, number: usize, step: Step) {
+            let message = |len| (0..len).map(|at| (7 * number + at) as u8).collect::<Vec<u8>>();
+            match step {
+                Step::Inline(len) => {
+                    let message = message(len);
+                    let span = self.inline(&message);
+                    self.kept.push_back((span, message, false));
+                }
+                Step::Long(len) => {
+                    let message = message(len);
+                    let span = self.long(&message);
+                    self.kept.extend(span.map(|span| (span, message, true)));
+                }
+                Step::Complete => {
+                    self.kept.pop_front();
+                    match self.oldest() {
+                        Some(oldest) => self.copies.count_room(oldest),
+                        None => self.copies.restart(),
+                    }
+                }
+                Step::Register => {
+                    let (bytes, _) = self.copies.memory();
+                    let larger = Outbox::registered(queue_pair(), (2 * bytes).max(1024)).unwrap();
+                    self.copies.move_to(larger, self.oldest());
+                }
+            }
+        }
+
+        fn check(&self) {
+            for (span, message, _) in &self.kept {
+                assert_eq!(self.copies.get(*span), &message[..]);
+            }
+            let (bytes, is_registered) = self.copies.memory();
+            let long: usize =
+                self.kept.iter().filter(|kept| kept.2).map(|(_, message, _)| message.len()).sum();
+            assert!(!is_registered || long <= bytes / 2, "{long} of {bytes} bytes");
+        }
+    }
 
     proptest! {
         /// Messages come and go in order, and the ring grows under them: each is what was written until it has gone.
         #[test]
         fn a_copy_is_what_was_kept_until_it_is_the_oldest_and_goes(
             start in prop_oneof![Just(0), any::<u32>()],
-            steps in prop::collection::vec(prop_oneof![3 => (1..700_usize).prop_map(Some), 2 => Just(None)], 1..120),
+            steps in prop::collection::vec(step(), 1..200),
         ) {
-            let (mut copies, mut kept) = (Copies { end: start, ..Copies::default() }, VecDeque::new());
-            for (step, len) in steps.into_iter().enumerate() {
-                let Some(len) = len else {
-                    kept.pop_front();
-                    if kept.is_empty() {
-                        copies.restart();
-                    }
-                    continue;
-                };
-                if !copies.fits(len) {
-                    copies.make_room(kept.front().map(|(span, _): &(Span, Vec<u8>)| span.start), len);
-                }
-                let message: Vec<u8> = (0..len).map(|at| (7 * step + at) as u8).collect();
-                let (head, body) = message.split_at(len.min(8));
-                let (span, _) = copies.compose(len, [head, body]);
-                copies.keep(span);
-                kept.push_back((span, message));
-                for (span, message) in &kept {
-                    prop_assert_eq!(copies.get(*span), &message[..]);
-                }
+            let mut trial = Trial { copies: Copies { end: start, ..Copies::default() }, kept: VecDeque::new() };
+            for (number, step) in steps.into_iter().enumerate() {
+                trial.step(number, step);
+                trial.check();
             }
         }
     }

@@ -15,11 +15,13 @@
 //! ```
 //! The ring is allocated when the queue pair is there, and doubled when it is full. A line is small, so that the ring of a queue
 //! stays in the cache; buffers and operations are in a slab, under the key that the line has. Inline messages are composed in the
-//! ledger ([`Copies`]) and stay there until their lines are retired, so that they can be sent again over another connection.
+//! ledger ([`Copies`]) and stay there until their lines are retired, so that they can be sent again over another connection. So are longer ones
+//! that the device reads there, if the ledger is given [memory](Ledger::send_from) for that: their lines hold nothing else, either.
 #![forbid(unsafe_code)]
 
 use super::copies::{Copies, Span};
 use crate::protocol::wire::HEADER_LEN;
+use verbs::{Outbox, Part};
 
 /// A send over a queue pair of the peer's own; receives have other kinds (`wrid`).
 const SEND: u64 = 4;
@@ -95,7 +97,7 @@ pub struct Line {
 /// What a line gives back, besides its entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GivesBack {
-    /// A message that was sent inline, with its copy, which is empty if it was gathered: nothing.
+    /// A message that was sent inline or from its copy here, which is empty if it was gathered: nothing.
     Inline(Span),
     /// A request without data, behind others that have no completion: nothing.
     Marker,
@@ -284,6 +286,48 @@ impl Ledger {
         copy
     }
 
+    /// Bytes for copies, and whether messages can be posted from there.
+    pub fn memory(&self) -> (usize, bool) {
+        self.copies.memory()
+    }
+
+    /// Copies are in this memory from now on, from which messages can be posted, too: a power of two of bytes, no fewer than [before](Self::memory).
+    pub fn send_from(&mut self, memory: Outbox) {
+        self.copies.move_to(memory, self.oldest_copy());
+    }
+
+    /// There is room for one more line, and for a copy of so many bytes that is posted from here.
+    #[inline(always)] // with every message
+    pub fn has_long_room(&mut self, len: usize) -> bool {
+        self.spare != 0 && self.copies.fits_long(len)
+            || self.copies.are_registered() && self.make_long_room(len)
+    }
+
+    #[cold]
+    fn make_long_room(&mut self, len: usize) -> bool {
+        if self.spare == 0 {
+            self.make_lines();
+        }
+        self.copies.fits_long(len) || self.copies.make_long_room(self.oldest_copy(), len)
+    }
+
+    /// Composes a message of a header and two pieces, for which there is [room](Self::has_long_room), and its line: what is to be posted.
+    #[inline(always)] // with every message
+    pub fn compose_long(
+        &mut self,
+        header: [u8; HEADER_LEN],
+        pieces: [&[u8]; 2],
+        signalled: bool,
+    ) -> Option<Part<'_>> {
+        let place = self.place(self.tail);
+        let (span, part) = self.copies.compose_long(header, pieces)?;
+        self.spare -= 1;
+        if let Some(room) = self.lines.get_mut(place) {
+            *room = Line::new(GivesBack::Inline(span), signalled, span.start);
+        }
+        Some(part)
+    }
+
     /// What has been [composed](Self::compose_next) has been posted.
     #[inline(always)] // with every message
     pub fn push_next(&mut self, signalled: bool) {
@@ -293,8 +337,12 @@ impl Ledger {
 
     #[cold]
     fn make_room(&mut self, len: usize) {
-        let oldest = if self.is_empty() { None } else { Some(self.lines[self.place(self.head)].start) };
-        self.copies.make_room(oldest, len);
+        self.copies.make_room(self.oldest_copy(), len);
+    }
+
+    /// Where the oldest copy is that may be needed.
+    fn oldest_copy(&self) -> Option<u32> {
+        if self.is_empty() { None } else { Some(self.lines[self.place(self.head)].start) }
     }
 
     /// The copy of an inline message whose line has just been retired.

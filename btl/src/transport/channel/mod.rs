@@ -5,7 +5,7 @@
 //!                                              |                              |
 //!                                              +--> line --> ledger --> what the line gives back
 //! ```
-//! [`Channel::post`], [`Channel::post_inline`], [`Channel::post_straight`] and [`Channel::post_gathered_straight`] for small messages, [`Channel::post_buffer`] for those
+//! [`Channel::post`], [`Channel::post_inline`], [`Channel::post_straight`] and [`Channel::post_gathered_straight`] for small messages, [`Channel::post_long`] for those from the ledger, [`Channel::post_buffer`] for those
 //! from buffers, and [`Channel::post_chain`] for several are the only places of the transport where a send work request is posted. Each
 //! has one line in the ledger of its queue pair, and its work request id names that line.
 //!
@@ -22,18 +22,22 @@ pub mod copies;
 pub mod held;
 /// The lines of one queue pair.
 pub mod ledger;
+/// Registered memory in ledgers.
+pub mod send_rings;
 
 pub use chain::{Ready, SENDS, Went};
 pub use copies::{SHORT, Span, copy};
 pub use held::{Connection, Fetch, Held, Operation, Rdma, Refused, Unposted};
 pub use ledger::{GivesBack, Ledger, Line, LineId};
+pub use send_rings::SendRings;
 
 use super::port::buffer::SendBuf;
 use crate::protocol::atomic;
 use crate::protocol::wire::HEADER_LEN;
+use send_rings::Place;
 use slab::Slab;
 use std::sync::Arc;
-use verbs::{AtomicOp, Buf, Qp, QpHandle, RdmaOp, Remote, SendFlags, SrqNum};
+use verbs::{AtomicOp, Buf, Outbox, Qp, QpHandle, RdmaOp, Remote, SendFlags, SrqNum};
 
 /// What a work request carries.
 #[derive(Debug)]
@@ -101,21 +105,54 @@ pub struct Channel {
     reads: u16,
     /// The flags of the next request, but for the signal.
     flags: SendFlags,
-    /// Bytes in buffers that went out behind the last signalled request.
+    /// Bytes in buffers, and of messages from the ledger, that went out behind the last signalled request.
     unsignalled: u32,
+    /// Messages that have been copied into buffers.
+    buffered: u16,
     /// What all its work request ids have in common.
     name: LineId,
     /// One line for each work request that has not completed.
     pub ledger: Ledger,
+    /// Its place among those whose ledgers have [registered memory](Self::send_from_ledger).
+    place: Option<Place>,
 }
 
 impl Channel {
+    /// So many messages are copied into buffers before the ledger gets memory for them, or more: those to most peers are few.
+    const FEW: u16 = 16;
+
     /// A channel whose work requests are named `name`, of which no more than `depth` are out at a
     /// time.
     pub fn new(qp: Arc<Qp>, name: LineId, depth: u32) -> Channel {
         let fences = qp.is_iwarp();
         let (ledger, flags) = (Ledger::with_depth(depth), SendFlags::empty());
-        Channel { qp: qp.into(), name, ledger, unsignalled: 0, reads: 0, fences, flags }
+        let qp = qp.into();
+        Channel { qp, name, ledger, unsignalled: 0, reads: 0, fences, flags, buffered: 0, place: None }
+    }
+
+    /// One more message is copied into a buffer that may find room in a ledger. Whether it is time for [memory](Self::send_from_ledger) there, or more.
+    #[inline(always)] // with every message that is copied into a buffer
+    pub fn counts_buffered(&mut self) -> bool {
+        self.buffered = self.buffered.wrapping_add(1);
+        self.buffered.is_multiple_of(Self::FEW)
+    }
+
+    /// The ledger has registered memory from now on, or twice as much, if there is a place for that, and the device takes it: messages can be
+    /// [posted](Self::post_long) from there. Whether it is the first that it has.
+    #[cold]
+    pub fn send_from_ledger(&mut self, rings: &SendRings) -> bool {
+        let is_first = self.place.is_none();
+        let Some(size) = rings.size_after(self.ledger.memory()) else { return false };
+        // What it has been given stays the queue pair's, whatever becomes of it in the ledger: it keeps its place.
+        self.place = self.place.take().or_else(|| rings.place());
+        if self.place.is_none() {
+            return false;
+        }
+        match Outbox::registered(&self.qp, size) {
+            Ok(memory) => self.ledger.send_from(memory),
+            Err(error) => log::debug!("{}: messages go from buffers: {error}", self.qp.num()),
+        }
+        is_first
     }
 
     /// A line of this queue pair.
@@ -142,6 +179,30 @@ impl Channel {
         self.qp.post_send_inline(id, copy, flags)?;
         self.ledger.push_next(signalled);
         Ok(signalled)
+    }
+
+    /// Posts a header and two pieces as one message from its copy in the ledger, which has [room](Ledger::has_long_room) for it; whether it is
+    /// signalled.
+    ///
+    /// # Errors
+    /// The device refused it.
+    #[inline(always)] // with every message
+    pub fn post_long(
+        &mut self,
+        (policy, scarce): (Signalling, bool),
+        header: [u8; HEADER_LEN],
+        pieces: [&[u8]; 2],
+    ) -> Result<bool, verbs::Error> {
+        let id = self.next_id();
+        let len = HEADER_LEN + pieces[0].len() + pieces[1].len();
+        let bytes = self.unsignalled.saturating_add(len as u32);
+        let due = policy.is_due(scarce, self.ledger.unsignalled(), bytes);
+        let flags = self.flags(due);
+        let Some(part) = self.ledger.compose_long(header, pieces, due) else { return Ok(false) };
+        self.qp.post_send_part(id, part, flags)?;
+        self.unsignalled = if due { 0 } else { bytes };
+        self.ledger.push_next(due);
+        Ok(due)
     }
 
     /// The next message is signalled, if that is inline. Bytes that are out in buffers are counted anew then.

@@ -343,6 +343,27 @@ impl Lane {
         channel.post_gathered_straight(policy, pieces)
     }
 
+    /// There is room in the ledger of a queue pair of its own for a message of so many bytes, header included, that the device reads there.
+    #[inline(always)] // with every message that is copied
+    pub fn has_long_room(&mut self, len: usize) -> bool {
+        self.channel.as_mut().is_some_and(|channel| channel.ledger.has_long_room(len))
+    }
+
+    /// Posts a message for which there is such [room](Self::has_long_room), and which has taken what it needs; whether it is signalled.
+    ///
+    /// # Errors
+    /// The device refused it.
+    #[inline(always)] // with every message that is copied
+    pub fn post_long(
+        &mut self,
+        policy: (Signalling, bool),
+        header: [u8; HEADER_LEN],
+        pieces: [&[u8]; 2],
+    ) -> Result<bool, verbs::Error> {
+        let Some(channel) = &mut self.channel else { return Ok(false) };
+        channel.post_long(policy, header, pieces)
+    }
+
     /// Posts a [plain](Self::is_plain) message inline, from its pieces; whether it is signalled. Of one that is longer than `max_inline` the
     /// ledger keeps no copy: the device copies the pieces.
     ///

@@ -40,6 +40,9 @@ pub struct Config {
     /// Send buffers of each queue that may be out at a time before a sender has to wait; 0: no
     /// limit.
     pub pool_limit: u32,
+    /// Registered memory of a queue pair into which messages are copied that are too long to go inline: bytes, 0 for none, and how many queue pairs have
+    /// some at a time.
+    pub send_rings: (u32, u16),
     /// Short messages go by eager RDMA; no copies of them are kept, so that they can't be replayed: only without `reconnects`.
     pub eager: Option<Eager>,
     /// Buffers by which a pool grows.

@@ -72,7 +72,7 @@ impl SendSlots {
     /// Takes one for `peer` if they do not become scarce by that.
     #[inline]
     pub fn take_plenty(&mut self, peer: u32) -> bool {
-        self.shares.stays_plenty() && self.shares.take_again(peer)
+        self.shares.take_plenty(peer)
     }
 
     /// Takes one for a message of our own that nothing may hold up.
@@ -164,7 +164,7 @@ impl SendQueue {
     /// The same if they do not become scarce by that, and the pool need not grow.
     #[inline(always)] // with every message
     pub fn take_plenty(&mut self, peer: u32) -> Option<Buf> {
-        if !self.shares.stays_plenty() || !self.shares.take_again(peer) {
+        if !self.shares.take_plenty(peer) {
             return None;
         }
         let buf = self.bufs.take_free();

@@ -1,7 +1,8 @@
-//! Messages that go at once from a buffer of ours: too long for the device to copy, they are copied here.
+//! Messages that go at once from memory of ours: too long for the device to copy, they are copied here.
 //!
-//! Steps of a message to a queue pair of the peer's own: find endpoint and lane, take buffer, entry and credit, write header and pieces, post,
-//! write the line that gives the buffer back. What takes something scarce, or goes over a route, has a longer way.
+//! Steps of a message to a queue pair of the peer's own: find endpoint and lane, take entry and credit, write header and pieces into the ledger, post.
+//! The ledger gets memory for that when some messages have gone; before, and for what finds no room there, a buffer is taken, and the line gives it
+//! back. What takes something scarce, or goes over a route, has a longer way.
 #![forbid(unsafe_code)]
 
 use super::post::channel;
@@ -17,11 +18,84 @@ impl<C> Transport<C> {
     /// connected.
     #[inline(never)]
     pub(super) fn sendi_copied(&mut self, id: EpId, tag: u8, queue: usize, pieces: [&[u8]; 2]) -> bool {
-        self.sendi_plenty(id, tag, queue, pieces) || self.sendi_scarce(id, tag, queue, pieces)
+        self.sendi_long(id, tag, queue, pieces) || self.sendi_buffered(id, tag, queue, pieces)
+    }
+
+    /// The same from the ledger of a queue pair of the peer's own, if there is room, nothing waits and what it takes is plenty.
+    #[inline(always)] // the way of nearly all
+    fn sendi_long(&mut self, id: EpId, tag: u8, queue: usize, [head, body]: [&[u8]; 2]) -> bool {
+        let len = head.len() + body.len();
+        if !self.tx.send_rings.take(HEADER_LEN + len) {
+            return false;
+        }
+        let Some(ep) = self.endpoints.get_mut(id.index) else { return false };
+        let Some(lane) = ep.lanes.get_mut(queue) else { return false };
+        if !lane.has_long_room(HEADER_LEN + len) || !self.tx.pending.is_empty() || !lane.has_plenty() {
+            return false;
+        }
+        let Some(grant) = self.tx.acquire_plain(lane, id.index, queue) else { return false };
+        let header = DataHeader::new(tag, queue as u8, grant).emit();
+        match lane.post_long((self.tx.signalling, false), header, [head, body]) {
+            Ok(signalled) => {
+                lane.sent = lane.sent.wrapping_add(1);
+                ep.count_written(len);
+                self.tx.count_posted(ep, signalled);
+                self.stats.sent_buffered += 1;
+            }
+            Err(error) => self.send_refused(LaneId { peer: id.index, queue: queue as u8 }, &error),
+        }
+        true
+    }
+
+    #[inline(never)]
+    fn sendi_buffered(&mut self, id: EpId, tag: u8, queue: usize, pieces: [&[u8]; 2]) -> bool {
+        if self.sendi_long_scarce(id, tag, queue, pieces) {
+            return true;
+        }
+        let sent = self.sendi_plenty(id, tag, queue, pieces) || self.sendi_scarce(id, tag, queue, pieces);
+        if sent && self.tx.send_rings.take(HEADER_LEN + pieces[0].len() + pieces[1].len()) {
+            self.consider_send_ring(id, queue);
+        }
+        sent
+    }
+
+    /// As [`Self::sendi_long`], if that takes something scarce.
+    fn sendi_long_scarce(&mut self, id: EpId, tag: u8, queue: usize, [head, body]: [&[u8]; 2]) -> bool {
+        let (name, len) = (LaneId { peer: id.index, queue: queue as u8 }, head.len() + body.len());
+        let lane = self.endpoints.lane(id.index, queue);
+        let has_room = self.tx.send_rings.take(HEADER_LEN + len)
+            && lane.is_some_and(|lane| lane.has_long_room(HEADER_LEN + len));
+        if !has_room || !self.tx.pending.is_idle(name) {
+            return false;
+        }
+        let Some(grant) = self.acquire(name) else { return false };
+        let Some(ep) = self.endpoints.get_mut(id.index) else { return false };
+        let Some(lane) = ep.lanes.get_mut(queue) else { return false };
+        let header = DataHeader::new(tag, queue as u8, grant).flag_last(lane.is_out_of_credits()).emit();
+        let policy = (self.tx.signalling, self.tx.is_scarce(lane, queue));
+        match lane.post_long(policy, header, [head, body]) {
+            Ok(signalled) => {
+                self.tx.count_posted(ep, signalled);
+                ep.count_sent(queue, Kind::Data, len as u32);
+                self.stats.sent_buffered += 1;
+            }
+            Err(error) => self.send_refused(name, &error),
+        }
+        true
+    }
+
+    /// Many messages go from buffers to this peer: from now on they go from the ledger.
+    fn consider_send_ring(&mut self, id: EpId, queue: usize) {
+        let lane = self.endpoints.named_mut(id).and_then(|ep| ep.lanes.get_mut(queue));
+        if let Some(channel) = lane.and_then(|lane| lane.channel.as_mut())
+            && channel.counts_buffered()
+        {
+            self.stats.send_rings += u64::from(channel.send_from_ledger(&self.tx.send_rings));
+        }
     }
 
     /// The same to a queue pair of the peer's own, if nothing waits and what it takes is plenty.
-    #[inline(always)] // the way of nearly all
+    #[inline(always)] // into its only caller
     fn sendi_plenty(&mut self, id: EpId, tag: u8, queue: usize, [head, body]: [&[u8]; 2]) -> bool {
         let Some(ep) = self.endpoints.get_mut(id.index) else { return false };
         let to = ep.connection(id.index);

@@ -247,6 +247,7 @@ mod tests {
             drain: Duration::from_secs(5),
             keepalive: Duration::from_secs(5),
             gathers: false,
+            send_rings: (1 << 16, 64),
             eager: None,
             reconnects: 0,
             keep_timelines: false,

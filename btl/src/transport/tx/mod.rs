@@ -23,7 +23,7 @@ pub use sendi::Attempt;
 use crate::protocol::pending::Pending;
 use crate::transport::BATCH;
 use crate::transport::LINE;
-use crate::transport::channel::{Held, Ready, Signalling};
+use crate::transport::channel::{Held, Ready, SendRings, Signalling};
 use crate::transport::port::buffer::Queued;
 use crate::transport::port::queue::SendQueue;
 use crate::transport::stats::Chains;
@@ -58,6 +58,8 @@ pub struct Tx<C> {
     seeking: bool,
     /// One for each queue of the layout.
     pub(super) queues: Vec<SendQueue>,
+    /// Registered memory in ledgers.
+    pub(super) send_rings: SendRings,
     /// Buffers of eight bytes, which the values before atomics come into.
     pub(super) words: Pool,
     /// What the lines of all ledgers give back.
@@ -83,6 +85,7 @@ impl<C> Tx<C> {
         cq: Arc<Cq>,
         queues: Vec<SendQueue>,
         words: Pool,
+        send_rings: SendRings,
         (signalling, most_answers): (Signalling, u32),
     ) -> Tx<C> {
         Tx {
@@ -95,6 +98,7 @@ impl<C> Tx<C> {
             keeps: false,
             seeking: false,
             queues,
+            send_rings,
             words,
             held: Slab::new(),
             pending: Pending::new(),

@@ -163,7 +163,7 @@ impl<C> Transport<C> {
     }
 
     /// What a message on this lane needs, if it is there and nothing says that it has to wait.
-    fn acquire(&mut self, lane: LaneId) -> Option<Grant> {
+    pub(super) fn acquire(&mut self, lane: LaneId) -> Option<Grant> {
         let ep = self.endpoints.get_mut(lane.peer).filter(|ep| ep.state().flows())?;
         self.tx.acquire(&mut ep.lanes[usize::from(lane.queue)], lane.peer, lane.queue.into())
     }

@@ -172,9 +172,11 @@ impl<C> Transport<C> {
         let Some(queue) = self.port.layout().for_payload(len) else { return false };
         let Some(ep) = self.endpoints.get_mut(id.index) else { return false };
         let Some(lane) = ep.lanes.get_mut(queue) else { return false };
+        if !lane.takes_pieces(HEADER_LEN + len) {
+            return self.sendi_copied(id, tag, queue, [head, body]);
+        }
         if !lane.is_gathered(HEADER_LEN + len) {
-            let inline = lane.takes_pieces(HEADER_LEN + len);
-            return self.sendi_over(id, tag, (queue, inline), [head, body]);
+            return self.sendi_plain(id, tag, queue, [head, body]);
         }
         if !self.tx.pending.is_empty() || !lane.is_plain() {
             return false;

@@ -69,6 +69,7 @@ pub fn config(layout: &str) -> Config {
         drain: Duration::from_secs(5),
         keepalive: Duration::from_secs(5),
         gathers: false,
+        send_rings: (1 << 16, 64),
         eager: Some(Eager { slots: 8, threshold: 3, most: 4, cooling: 256, checks: false }),
         reconnects: 0,
         keep_timelines: true,
