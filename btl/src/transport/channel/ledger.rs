@@ -380,6 +380,7 @@ impl Ledger {
     }
 
     /// The same of an inline message of which there is no copy.
+    #[inline(always)] // with every message
     pub fn push_uncopied(&mut self, signalled: bool) {
         self.push_inline(Span { start: self.copies.end(), len: 0 }, signalled);
     }

@@ -131,35 +131,43 @@ impl Outlet {
     }
 
     /// The next message, which [fits](Self::fits), and where it goes. It is gone when it is [posted](Self::posted). One with a checksum is composed in
-    /// `slot`, which is zero.
+    /// `slot`, which nothing has been written to.
     #[inline(always)] // with every message
     pub fn compose<'a>(
         &'a mut self,
         (tag, number): (u8, u16),
         pieces: [&[u8]; 2],
-        slot: &'a mut [u8; SLOT],
+        slot: &'a mut Option<[u8; SLOT]>,
     ) -> Option<(&'a [u8], Remote)> {
         let trailer = Trailer::new(tag, self.next.lap(), number, pieces[0].len() + pieces[1].len());
         let end = self.trailer_at(self.next.end()).wrapping_add(TRAILER as u64);
         let rkey = self.rkey;
-        let bytes =
-            if self.is_checked { checked(slot, trailer, pieces)? } else { self.plain(trailer, pieces) };
+        let bytes = match self.is_checked {
+            true => checked(slot.insert([0; SLOT]), trailer, pieces)?,
+            false => self.plain(trailer, pieces),
+        };
         Some((bytes, Remote { addr: end.wrapping_sub(bytes.len() as u64), rkey }))
     }
 
     /// A message without a checksum.
+    #[inline(always)] // with every message
     fn plain(&mut self, trailer: Trailer, [head, body]: [&[u8]; 2]) -> &[u8] {
-        let len = head.len() + body.len();
-        if self.bytes.len() < len + TRAILER {
-            self.bytes.resize(len + TRAILER, 0);
+        let len = head.len() + body.len() + TRAILER;
+        if self.bytes.len() < len {
+            self.lengthen(len);
         }
-        let whole = &mut self.bytes[..len + TRAILER];
+        let Some(whole) = self.bytes.get_mut(..len) else { return &[] };
         let (first, rest) = whole.split_at_mut(head.len());
         let (second, last) = rest.split_at_mut(body.len());
         copy(first, head);
         copy(second, body);
         last.copy_from_slice(&trailer.emit());
         whole
+    }
+
+    #[cold]
+    fn lengthen(&mut self, len: usize) {
+        self.bytes.resize(len, 0);
     }
 
     /// A composed message of so many slots has been posted.

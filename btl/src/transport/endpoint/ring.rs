@@ -474,7 +474,7 @@ mod tests {
 
     /// A message as its sender posts it: the words of the memory that it is in, each with its place, as they are when all of them are written.
     fn message(from: &mut Ring, to: &Ring, number: u16, payload: &[u8]) -> Vec<(usize, u64)> {
-        let (mut slot, (head, body)) = ([0; SLOT], payload.split_at(payload.len() / 2));
+        let (mut slot, (head, body)) = (None, payload.split_at(payload.len() / 2));
         let outlet = from.outlet_for(payload.len(), SLOT).expect("there is room");
         let (bytes, remote) = outlet.compose((7, number), [head, body], &mut slot).expect("it fits");
         let at = (remote.addr - to.offer().addr) as usize;

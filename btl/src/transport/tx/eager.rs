@@ -1,7 +1,7 @@
 //! Sending by eager RDMA: short messages that are written into the peer's ring.
 #![forbid(unsafe_code)]
 
-use crate::protocol::eager::{LONGEST, SLOT, slots_of};
+use crate::protocol::eager::{LONGEST, slots_of};
 use crate::protocol::pending::LaneId;
 use crate::transport::Transport;
 use crate::transport::endpoint::EpId;
@@ -78,7 +78,7 @@ impl<C> Transport<C> {
         let has_plenty = lane.has_plenty();
         let Some(channel) = lane.channel.as_mut().filter(|_| has_plenty) else { return false };
         let Some(outlet) = ring.outlet_for(len, channel.qp.cap().max_inline as usize) else { return false };
-        let mut slot = [0; SLOT];
+        let mut slot = None;
         let Some((bytes, remote)) = outlet.compose((tag, lane.sent), pieces, &mut slot) else { return false };
         let signalled = channel.ledger.unsignalled() >= self.tx.signalling.most;
         match channel.post_write(bytes, remote, signalled) {
