@@ -436,19 +436,29 @@ impl Module {
     /// The same behind a message, with which the upper layer is done.
     #[inline(never)]
     fn hand_up_more(&'static self, done: Delivery) -> c_int {
-        let mut count = 0;
+        match inside::alone(|| self.hand_up_messages(done)) {
+            (count, None) => count + self.hand_up_others(),
+            (count, Some(delivery)) => count + self.others_have_come(delivery),
+        }
+    }
+
+    /// Messages behind this one, as long as there are any; how many. The last one comes back where others may be there.
+    #[inline(always)] // into its only caller
+    fn hand_up_messages(&'static self, done: Delivery) -> (c_int, Option<Delivery>) {
+        let (mut count, mut tray) = (0, Tray::new());
         // SAFETY: one thread and none of ours, as the caller has just read; `next_message` does not call out.
         let mut next = unsafe { self.state.enter(|state| state.next_message(done)) };
         while let Some(mut delivery) = next {
             count += 1;
-            inside::alone(|| self.call_receiver(&mut delivery));
+            let (from, tag) = (delivery.endpoint(), delivery.tag);
+            self.receive_in(&mut tray, (from, tag), delivery.payload());
             if self.uses_threads() || self.state.is_shared() {
-                return count + self.others_have_come(delivery);
+                return (count, Some(delivery));
             }
             // SAFETY: one thread and none of ours, as has just been read; `next_message` does not call out.
             next = unsafe { self.state.enter(|state| state.next_message(delivery)) };
         }
-        count + self.hand_up_others()
+        (count, None)
     }
 
     /// Open MPI has begun to use threads within a receive callback, or a thread of ours serves the transport: what was

@@ -445,13 +445,20 @@ impl<C> Transport<C> {
     pub fn delivered(&mut self, delivery: Delivery) {
         let (endpoint, len) = (delivery.endpoint(), delivery.payload_len());
         let (buf, slot, queue) = delivery.into_receive();
-        // One that has landed in a ring has no queue.
-        let lane = self.endpoints.named_mut(endpoint).and_then(|ep| ep.lanes.get_mut(queue));
-        // A message of a former connection has its slot, but no credit to return.
-        let (Some(lane), Some(current)) = (lane, self.rx.slots.of(slot, endpoint.index)) else {
+        // One that has landed in a ring has no queue, and the number of that in place of a slot.
+        let current = self.rx.queues.get(queue).and_then(|_| self.rx.slots.get_mut(slot));
+        let Some(current) = current else { return self.delivered_otherwise(queue, slot, buf) };
+        if current.is_shared() {
+            current.back(buf);
+            self.rx.consumed(queue, slot);
             if len <= self.rings.longest {
                 self.consider_later(endpoint.index, queue);
             }
+            return;
+        }
+        let lane = self.endpoints.named_mut(endpoint).and_then(|ep| ep.lanes.get_mut(queue));
+        // A message of a former connection has its slot, but no credit to return.
+        let Some(lane) = lane.filter(|_| current.is_of(endpoint.index)) else {
             return self.delivered_otherwise(queue, slot, buf);
         };
         current.back(buf);
@@ -491,22 +498,19 @@ impl<C> Transport<C> {
         }
     }
 
-    /// A message that fits a ring has come: if that was over a shared queue, its sender may be offered one when there is nothing else to do.
+    /// A message that fits a ring has come over a shared queue: its sender may be offered one when there is nothing else to do.
     #[inline(never)]
     fn consider_later(&mut self, index: u32, queue: usize) {
-        if self.rings.are_offered() && self.rx.queues.get(queue).is_some_and(|queue| queue.shared.is_some()) {
+        if self.rings.are_offered() {
             (self.rx.latest, self.rx.chores) = (Some((index, queue)), true);
         }
     }
 
-    /// The same of a message that has landed in a ring, of a shared queue, or of a former connection.
+    /// The same of a message that has landed in a ring, or of a former connection.
     #[inline(never)]
     fn delivered_otherwise(&mut self, queue: usize, slot: u32, buf: Lent) {
         if queue == usize::from(LANDED) {
             self.landed_delivered(slot, buf);
-        } else if self.rx.queues[queue].shared.is_some() {
-            self.rx.repost(queue, slot, buf);
-            self.rx.chores |= self.rx.refills;
         } else {
             self.rx.drop_slot(queue, slot, buf);
         }

@@ -14,16 +14,26 @@ use verbs::{Completion, Lent, Pool, PoolError, Qpn, RecvList, Srq, SrqId, Wc};
 impl Rx {
     /// A shared queue's buffer has been consumed: it is posted again with its batch, when nothing else is to be done, or as soon as there are
     /// two batches.
-    #[inline]
     pub(crate) fn repost(&mut self, queue: usize, slot: u32, bytes: Lent) {
         self.slots.back(slot, bytes);
-        let Some(shared) = &mut self.queues[queue].shared else { return };
+        self.consumed(queue, slot);
+    }
+
+    /// The same of one that has come back to its slot.
+    #[inline(always)] // with every message of a shared queue
+    pub(super) fn consumed(&mut self, queue: usize, slot: u32) {
+        let Some(shared) = self.queues.get_mut(queue).and_then(|queue| queue.shared.as_mut()) else { return };
         shared.consumed.push(slot);
         if shared.refill_due() {
-            self.refills = true;
-            if shared.refill_presses() {
-                self.refill(queue);
-            }
+            self.refill_soon(queue);
+        }
+    }
+
+    #[inline(never)]
+    fn refill_soon(&mut self, queue: usize) {
+        (self.refills, self.chores) = (true, true);
+        if self.queues[queue].shared.as_ref().is_some_and(Shared::refill_presses) {
+            self.refill(queue);
         }
     }
 

@@ -30,6 +30,18 @@ impl RecvSlot {
         }
     }
 
+    /// It is of a shared queue.
+    #[inline(always)] // with every message
+    pub fn is_shared(&self) -> bool {
+        !WrId(self.recv.wr_id()).is(Kind::Peer)
+    }
+
+    /// It is of this endpoint, and of a connection that it still has.
+    #[inline(always)] // with every message
+    pub fn is_of(&self, endpoint: u32) -> bool {
+        self.endpoint == endpoint
+    }
+
     fn queue(&self) -> usize {
         WrId(self.recv.wr_id()).queue()
     }
@@ -93,10 +105,10 @@ impl RecvSlots {
         slots.filter(move |slot| slot.queue() == queue).filter_map(|slot| slot.recv.outlived(gone))
     }
 
-    /// The slot, if it is of this endpoint and of a connection that it still has.
-    #[inline]
-    pub fn of(&mut self, index: u32, endpoint: u32) -> Option<&mut RecvSlot> {
-        self.slots.get_mut(index as usize).filter(|slot| slot.endpoint == endpoint)
+    /// The slot.
+    #[inline(always)] // with every message
+    pub fn get_mut(&mut self, index: u32) -> Option<&mut RecvSlot> {
+        self.slots.get_mut(index as usize)
     }
 
     /// What went to the device in lists.
