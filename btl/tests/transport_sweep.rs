@@ -93,7 +93,8 @@ fn connect(world: &mut World) -> Result<(), String> {
 fn exchange(world: &mut World) -> Result<(), String> {
     let near = Memory::try_new(&world.sides[0].transport, vec![1; LEN])?;
     let far = Memory::try_new(&world.sides[1].transport, vec![2; LEN])?;
-    for round in 0..6 {
+    // As many as have to go from buffers before a queue pair gets memory for them.
+    for round in 0..10 {
         for (from, to) in [(0, 1), (1, 0)] {
             [8, 100, 1000, 8000].into_iter().for_each(|len| world.send(from, to, len + round));
         }

@@ -24,11 +24,12 @@ const ROWS: &str = "800";
 /// What stands in its results.
 const HPCC_SAYS: [&str; 3] = ["Success=1", "MPIRandomAccess_LCG_Errors=0", "MPIRandomAccess_Errors=0"];
 
-/// ScaLAPACK's testers: quick ones, and the others. Those of Cholesky factorisations are left out: of seven jobs of `xsllt` over tcp one has ended.
+/// ScaLAPACK's testers: quick ones, and the others. Those of Cholesky factorisations are left out: of seven jobs of `xsllt` over tcp one has ended. So is
+/// `xdsep`: sums are added up as they arrive, and one of its residuals is over the threshold in 4 of 10 jobs over shared memory on some machines.
 const TESTERS: [&[&str]; 2] = [
-    &["xdlu", "xdqr", "xdsep"],
+    &["xdlu", "xdqr", "xdtrd"],
     &[
-        "xdbrd", "xddblu", "xddtlu", "xdgblu", "xdgsep", "xdhrd", "xdinv", "xdls", "xdnep", "xdtrd", "xzbrd",
+        "xdbrd", "xddblu", "xddtlu", "xdgblu", "xdgsep", "xdhrd", "xdinv", "xdls", "xdnep", "xzbrd",
         "xzgblu", "xzgsep", "xzhrd", "xzinv", "xzls", "xzlu", "xznep", "xzqr", "xzsep", "xztrd",
     ],
 ];

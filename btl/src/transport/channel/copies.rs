@@ -98,7 +98,9 @@ impl Copies {
         let (span, at) = (Span { start: self.end, len: len as u32 }, self.at(self.end));
         self.keep(span);
         self.long = self.long.wrapping_sub(span.len);
-        let mut room = self.bytes.room(at, len)?;
+        let room = self.bytes.room(at, len);
+        debug_assert!(room.is_some(), "room is made before anything is composed");
+        let mut room = room?;
         lay_out(room.bytes(), [&header, pieces[0], pieces[1]]);
         Some((span, room.written()))
     }

@@ -109,6 +109,8 @@ pub struct Channel {
     unsignalled: u32,
     /// Messages that have been copied into buffers.
     buffered: u16,
+    /// The device has refused memory for the ledger.
+    keeps_buffers: bool,
     /// What all its work request ids have in common.
     name: LineId,
     /// One line for each work request that has not completed.
@@ -127,7 +129,19 @@ impl Channel {
         let fences = qp.is_iwarp();
         let (ledger, flags) = (Ledger::with_depth(depth), SendFlags::empty());
         let qp = qp.into();
-        Channel { qp, name, ledger, unsignalled: 0, reads: 0, fences, flags, buffered: 0, place: None }
+        let (unsignalled, buffered, keeps_buffers) = (0, 0, false);
+        Channel {
+            qp,
+            name,
+            ledger,
+            unsignalled,
+            reads: 0,
+            fences,
+            flags,
+            buffered,
+            keeps_buffers,
+            place: None,
+        }
     }
 
     /// One more message is copied into a buffer that may find room in a ledger. Whether it is time for [memory](Self::send_from_ledger) there, or more.
@@ -141,18 +155,23 @@ impl Channel {
     /// [posted](Self::post_long) from there. Whether it is the first that it has.
     #[cold]
     pub fn send_from_ledger(&mut self, rings: &SendRings) -> bool {
-        let is_first = self.place.is_none();
-        let Some(size) = rings.size_after(self.ledger.memory()) else { return false };
-        // What it has been given stays the queue pair's, whatever becomes of it in the ledger: it keeps its place.
-        self.place = self.place.take().or_else(|| rings.place());
-        if self.place.is_none() {
-            return false;
-        }
+        let size = rings.size_after(self.ledger.memory()).filter(|_| !self.keeps_buffers);
+        let place = if self.place.is_none() { rings.place() } else { None };
+        let is_first = place.is_some();
+        let Some(size) = size.filter(|_| is_first || self.place.is_some()) else { return false };
         match Outbox::registered(&self.qp, size) {
-            Ok(memory) => self.ledger.send_from(memory),
-            Err(error) => log::debug!("{}: messages go from buffers: {error}", self.qp.num()),
+            Ok(memory) => {
+                self.ledger.send_from(memory);
+                // What it has been given stays the queue pair's, whatever becomes of it in the ledger.
+                self.place = self.place.take().or(place);
+                is_first
+            }
+            Err(error) => {
+                log::debug!("{}: messages go from buffers: {error}", self.qp.num());
+                self.keeps_buffers = true;
+                false
+            }
         }
-        is_first
     }
 
     /// A line of this queue pair.
