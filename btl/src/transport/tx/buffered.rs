@@ -18,6 +18,11 @@ impl<C> Transport<C> {
     /// connected.
     #[inline(never)]
     pub(super) fn sendi_copied(&mut self, id: EpId, tag: u8, queue: usize, pieces: [&[u8]; 2]) -> bool {
+        let lane = self.endpoints.get_mut(id.index).and_then(|ep| ep.lanes.get_mut(queue));
+        // Over a route there is no ledger to be posted from.
+        if lane.is_none_or(|lane| lane.channel.is_none()) {
+            return self.sendi_scarce(id, tag, queue, pieces);
+        }
         self.sendi_long(id, tag, queue, pieces) || self.sendi_buffered(id, tag, queue, pieces)
     }
 
@@ -47,6 +52,7 @@ impl<C> Transport<C> {
         true
     }
 
+    /// The same if that is scarce, or from a buffer.
     #[inline(never)]
     fn sendi_buffered(&mut self, id: EpId, tag: u8, queue: usize, pieces: [&[u8]; 2]) -> bool {
         if self.sendi_long_scarce(id, tag, queue, pieces) {
