@@ -11,7 +11,7 @@
 //! stack, allocates nothing and is inlined down to the driver's function pointer.
 //!
 //! Memory is safe by ownership: a [`Buf`] is ours and can be read and written; posting it turns it into a [`Posted`],
-//! which cannot; its [`Completion`], which only a poll makes, turns it back (`posted` says what that proves). Memory of others is registered with the unsafe [`Mr::register`], whose
+//! which cannot; its [`Completion`], which only a poll makes, turns it back (`posted` says what that proves). An [`Outbox`] has many messages at a time, and its memory is there as long as its queue pair. Memory of others is registered with the unsafe [`Mr::register`], whose
 //! caller promises that it outlives the registration; keys keep everyone else out of it.
 
 mod ah;

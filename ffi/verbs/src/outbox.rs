@@ -77,17 +77,8 @@ impl Outbox {
 
     /// Some of its bytes, if there are so many.
     #[inline(always)] // with every message
-    pub fn part(&self, at: usize, len: usize) -> Option<&[u8]> {
-        // SAFETY: the part is within `len` initialised bytes (zero at first), which the device does not write to.
-        self.has(at, len).then(|| unsafe { std::slice::from_raw_parts(self.addr.as_ptr().add(at), len) })
-    }
-
-    /// Some of its bytes, to be written.
-    #[inline(always)] // with every message
-    pub fn part_mut(&mut self, at: usize, len: usize) -> Option<&mut [u8]> {
-        // SAFETY: as in `part`; the exclusive reference keeps other users out, and what the device reads meanwhile is not part of it, or is sent with
-        // what is written.
-        self.has(at, len).then(|| unsafe { std::slice::from_raw_parts_mut(self.addr.as_ptr().add(at), len) })
+    pub fn bytes(&self, at: usize, len: usize) -> Option<&[u8]> {
+        self.has(at, len).then(|| Part { outbox: self, at, len }.as_slice())
     }
 
     /// Room for a message; `None`: there are not so many bytes.
@@ -115,7 +106,8 @@ impl<'a> Room<'a> {
     /// The bytes.
     #[inline(always)] // with every message
     pub fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: within the outbox, as was found out when it was made; as in `Outbox::part_mut`.
+        // SAFETY: within the outbox, as was found out when it was made, whose bytes are initialised (zero at first). The exclusive reference keeps other
+        // users out, and what the device reads meanwhile is not among these, or is sent with what is written.
         unsafe { std::slice::from_raw_parts_mut(self.outbox.addr.as_ptr().add(self.at), self.len) }
     }
 
@@ -139,7 +131,7 @@ impl<'a> Part<'a> {
     /// The bytes.
     #[inline(always)] // with every message
     pub fn as_slice(self) -> &'a [u8] {
-        // SAFETY: within the outbox, as was found out when it was made, and the device does not write to it.
+        // SAFETY: within the outbox, as was found out when it was made, whose bytes are initialised (zero at first); the device only reads them.
         unsafe { std::slice::from_raw_parts(self.outbox.addr.as_ptr().add(self.at), self.len) }
     }
 }

@@ -23,6 +23,9 @@ use std::slice::from_raw_parts;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+/// Of the next queue pair of this process.
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
+
 /// A queue pair.
 #[derive(Debug)]
 #[repr(C)] // in this order: what each message reads comes first
@@ -67,7 +70,6 @@ impl Qp {
         // SAFETY: a live queue pair, whose context has the functions of its driver.
         let post_send = unsafe { ops::post_send(raw.as_ptr()) };
         let cap = granted(&attr.cap);
-        static NEXT: AtomicU64 = AtomicU64::new(0);
         let (_cqs, _srq) = ((init.send_cq.clone(), init.recv_cq.clone()), init.srq.clone());
         let (write_short, sends_at_once) =
             (pd.context().table().write_short, pd.context().table().sends_at_once);
@@ -80,7 +82,7 @@ impl Qp {
             kind: init.kind,
             num,
             cap,
-            number: NEXT.fetch_add(1, Ordering::Relaxed),
+            number: NEXT_NUMBER.fetch_add(1, Ordering::Relaxed),
             _cqs,
             _srq,
             kept: Mutex::new(Vec::new()),

@@ -230,10 +230,9 @@ fn messages_of_an_outbox_are_sent_from_where_they_lie() {
     list.post().unwrap();
     let mut outbox = Outbox::registered(&pair.from, 4096).unwrap();
     assert_eq!((outbox.is_registered(), outbox.len(), outbox.is_empty()), (true, 4096, false));
-    assert_eq!(outbox.part(4000, 96).unwrap(), [0; 96], "zero at first");
+    assert_eq!(outbox.bytes(4000, 96).unwrap(), [0; 96], "zero at first");
     for (at, len) in [(4000, 97), (4097, 0), (0, 4097), (usize::MAX, 2)] {
-        assert!(outbox.part(at, len).is_none() && outbox.part_mut(at, len).is_none(), "{at} and {len}");
-        assert!(outbox.room(at, len).is_none(), "{at} and {len}");
+        assert!(outbox.bytes(at, len).is_none() && outbox.room(at, len).is_none(), "{at} and {len}");
     }
     let texts = [(0, &b"the first of them"[..]), (2000, b"another"), (4090, b"at end")];
     for (wr_id, (at, text)) in (1..).zip(texts) {
@@ -260,7 +259,7 @@ fn an_outbox_serves_its_own_queue_pair_alone() {
     };
     refused(&pair.from, &mut Outbox::registered(&pair.to, 64).unwrap());
     let mut plain = Outbox::unregistered(64);
-    assert_eq!((plain.is_registered(), plain.part(56, 8)), (false, Some(&[0; 8][..])));
+    assert_eq!((plain.is_registered(), plain.bytes(56, 8)), (false, Some(&[0; 8][..])));
     refused(&pair.from, &mut plain);
     assert!(Outbox::unregistered(0).is_empty());
 }

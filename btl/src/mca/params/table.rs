@@ -504,7 +504,7 @@ pub static ROWS: &[Row] = &[
         0..=2147483647,
         "4096",
         6,
-        "Bytes of send buffers that sends without a report may keep on a connection; small messages keep none",
+        "Bytes of send buffers and send rings that sends without a report may keep on a connection; inline messages keep none",
         max_unsig_bytes
     ),
     number!(

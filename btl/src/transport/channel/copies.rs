@@ -12,7 +12,7 @@
 #![forbid(unsafe_code)]
 
 use crate::protocol::wire::HEADER_LEN;
-use verbs::{Outbox, Part};
+use verbs::{Outbox, Part, Room};
 
 /// Pieces of up to so many bytes are short.
 pub const SHORT: usize = 128;
@@ -30,7 +30,7 @@ pub struct Span {
 #[derive(Debug)]
 pub struct Copies {
     /// A power of two, or none before the first message.
-    bytes: Outbox,
+    memory: Outbox,
     /// Position of the next message.
     end: u32,
     /// Bytes from there on that are known to be free, and in one piece.
@@ -41,7 +41,7 @@ pub struct Copies {
 
 impl Default for Copies {
     fn default() -> Self {
-        Copies { bytes: Outbox::unregistered(0), end: 0, room: 0, long: 0 }
+        Copies { memory: Outbox::unregistered(0), end: 0, room: 0, long: 0 }
     }
 }
 
@@ -73,12 +73,12 @@ impl Copies {
     /// It is registered.
     #[inline(always)] // with every message
     pub fn are_registered(&self) -> bool {
-        self.bytes.is_registered()
+        self.memory.is_registered()
     }
 
     /// Bytes of the ring, and whether they are registered.
     pub fn memory(&self) -> (usize, bool) {
-        (self.bytes.len(), self.are_registered())
+        (self.memory.len(), self.are_registered())
     }
 
     /// Writes the pieces one behind the other: where, and what that is. There is room for them, and they are overwritten by the
@@ -86,39 +86,42 @@ impl Copies {
     #[inline(always)] // with every message
     pub fn compose<const PIECES: usize>(&mut self, len: usize, pieces: [&[u8]; PIECES]) -> (Span, &[u8]) {
         let span = Span { start: self.end, len: len as u32 };
-        let Some(mut room) = self.bytes.room(self.at(self.end), len) else { return (span, no_room()) };
+        let Some(mut room) = self.room_for(span) else { return (span, &[]) };
         lay_out(room.bytes(), pieces);
         (span, room.written().as_slice())
     }
 
     /// The same of a header and two pieces for which there is [room](Self::fits_long) here, for the device to read; they stay.
     #[inline(always)] // with every message
-    pub fn compose_long(&mut self, header: [u8; HEADER_LEN], pieces: [&[u8]; 2]) -> Option<(Span, Part<'_>)> {
-        let len = HEADER_LEN + pieces[0].len() + pieces[1].len();
-        let (span, at) = (Span { start: self.end, len: len as u32 }, self.at(self.end));
+    pub fn compose_long(&mut self, header: [u8; HEADER_LEN], [head, body]: [&[u8]; 2]) -> Option<Part<'_>> {
+        let span = Span { start: self.end, len: (HEADER_LEN + head.len() + body.len()) as u32 };
         self.keep(span);
         self.long = self.long.wrapping_sub(span.len);
-        let room = self.bytes.room(at, len);
-        debug_assert!(room.is_some(), "room is made before anything is composed");
-        let mut room = room?;
-        lay_out(room.bytes(), [&header, pieces[0], pieces[1]]);
-        Some((span, room.written()))
+        let mut room = self.room_for(span)?;
+        lay_out(room.bytes(), [&header, head, body]);
+        Some(room.written())
     }
 
     /// The same of a header and two pieces of at most [`SHORT`] bytes together; they stay.
     #[inline(always)] // with every message
-    pub fn compose_headed(&mut self, header: [u8; HEADER_LEN], [head, body]: [&[u8]; 2]) -> (Span, &[u8]) {
-        let len = HEADER_LEN + head.len() + body.len();
-        let span = Span { start: self.end, len: len as u32 };
-        let at = self.at(self.end);
+    pub fn compose_headed(&mut self, header: [u8; HEADER_LEN], [head, body]: [&[u8]; 2]) -> &[u8] {
+        let span = Span { start: self.end, len: (HEADER_LEN + head.len() + body.len()) as u32 };
         self.keep(span);
-        let Some(mut room) = self.bytes.room(at, len) else { return (span, no_room()) };
+        let Some(mut room) = self.room_for(span) else { return &[] };
         let (first, rest) = room.bytes().split_at_mut(HEADER_LEN);
         let (second, third) = rest.split_at_mut(head.len());
         first.copy_from_slice(&header);
         copy_short(second, head);
         copy_short(third, body);
-        (span, room.written().as_slice())
+        room.written().as_slice()
+    }
+
+    /// Where this is to be written, for which room has been made.
+    #[inline(always)] // with every message
+    fn room_for(&mut self, span: Span) -> Option<Room<'_>> {
+        let room = self.memory.room(self.at(span.start), span.len as usize);
+        debug_assert!(room.is_some(), "room is made before anything is composed");
+        room
     }
 
     /// What has just been composed stays.
@@ -130,29 +133,29 @@ impl Copies {
 
     /// A copy that has been kept.
     pub fn get(&self, span: Span) -> &[u8] {
-        self.bytes.part(self.at(span.start), span.len as usize).unwrap_or_default()
+        self.memory.bytes(self.at(span.start), span.len as usize).unwrap_or_default()
     }
 
     /// Nothing is in flight: the ring begins anew.
     #[inline]
     pub fn restart(&mut self) {
-        (self.end, self.room, self.long) = (0, self.bytes.len() as u32, self.longest());
+        (self.end, self.room, self.long) = (0, self.memory.len() as u32, self.longest());
     }
 
     /// Bytes of messages that the device may read here at a time.
     #[inline]
     fn longest(&self) -> u32 {
-        if self.are_registered() { self.bytes.len() as u32 / 2 } else { 0 }
+        if self.are_registered() { self.memory.len() as u32 / 2 } else { 0 }
     }
 
     #[inline]
     fn at(&self, position: u32) -> usize {
-        position as usize & self.bytes.len().wrapping_sub(1)
+        position as usize & self.memory.len().wrapping_sub(1)
     }
 
     /// Counts what is free in one piece at the end; the oldest copy is at `oldest`.
     pub fn count_room(&mut self, oldest: u32) {
-        let ring = self.bytes.len();
+        let ring = self.memory.len();
         let used = self.end.wrapping_sub(oldest) as usize;
         self.room = (ring - self.at(self.end).min(ring)).min(ring - used.min(ring)) as u32;
         self.long = self.longest().saturating_sub(used as u32);
@@ -162,8 +165,8 @@ impl Copies {
     /// one.
     #[cold]
     pub fn make_room(&mut self, oldest: Option<u32>, len: usize) {
-        while !self.leave_gap(oldest, len, self.bytes.len()) {
-            let larger = (2 * self.bytes.len()).max(Self::FIRST as usize);
+        while !self.leave_gap(oldest, len, self.memory.len()) {
+            let larger = (2 * self.memory.len()).max(Self::FIRST as usize);
             self.move_to(Outbox::unregistered(larger), oldest);
         }
     }
@@ -176,7 +179,7 @@ impl Copies {
 
     /// So many bytes fit at the end, behind a gap where they would be cut in two, and with those that are in flight they are no more than `most`.
     fn leave_gap(&mut self, oldest: Option<u32>, len: usize, most: usize) -> bool {
-        let ring = self.bytes.len();
+        let ring = self.memory.len();
         let to_end = ring - self.at(self.end).min(ring);
         let gap = if len <= to_end { 0 } else { to_end };
         let used = oldest.map_or(0, |oldest| self.end.wrapping_sub(oldest)) as usize;
@@ -190,20 +193,20 @@ impl Copies {
 
     /// The copies are in these bytes from now on, a power of two and no fewer than before. A position stays where it is modulo the old size, so each copy
     /// is in the new ring where its position says: what is in one piece stays in one piece.
-    pub fn move_to(&mut self, mut bytes: Outbox, oldest: Option<u32>) {
-        let (room, mask) = (self.bytes.len(), bytes.len() - 1);
-        debug_assert!(bytes.len().is_power_of_two() && bytes.len() >= room, "{} bytes", bytes.len());
+    pub fn move_to(&mut self, mut memory: Outbox, oldest: Option<u32>) {
+        let (room, mask) = (self.memory.len(), memory.len() - 1);
+        debug_assert!(memory.len().is_power_of_two() && memory.len() >= room, "{} bytes", memory.len());
         let mut position = oldest.unwrap_or(self.end);
         while position != self.end {
             let left = self.end.wrapping_sub(position) as usize;
             let piece = left.min(room - self.at(position));
-            let from = self.bytes.part(self.at(position), piece).unwrap_or_default();
-            if let Some(to) = bytes.part_mut(position as usize & mask, piece) {
-                to.copy_from_slice(from);
+            let from = self.memory.bytes(self.at(position), piece).unwrap_or_default();
+            if let Some(mut to) = memory.room(position as usize & mask, piece) {
+                to.bytes().copy_from_slice(from);
             }
             position = position.wrapping_add(piece as u32);
         }
-        self.bytes = bytes;
+        self.memory = memory;
         self.count_room(oldest.unwrap_or(self.end));
     }
 }
@@ -216,13 +219,6 @@ fn lay_out<const PIECES: usize>(mut bytes: &mut [u8], pieces: [&[u8]; PIECES]) {
         copy(to, piece);
         bytes = behind;
     }
-}
-
-/// What is composed where there is no room.
-#[cold]
-fn no_room() -> &'static [u8] {
-    debug_assert!(false, "room is made before anything is composed");
-    &[]
 }
 
 /// Copies a piece: one of up to [`SHORT`] bytes by two words that may overlap, which costs less than a call.
@@ -330,7 +326,8 @@ mod tests {
             let (header, rest) = message.split_first_chunk().expect("a header");
             let (head, body) = rest.split_at(rest.len().min(14));
             has_room.then(|| {
-                let (span, part) = self.copies.compose_long(*header, [head, body]).expect("there is room");
+                let span = Span { start: self.copies.end(), len: message.len() as u32 };
+                let part = self.copies.compose_long(*header, [head, body]).expect("there is room");
                 assert_eq!(part.as_slice(), message);
                 span
             })

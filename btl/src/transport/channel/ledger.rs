@@ -277,13 +277,9 @@ impl Ledger {
     /// [room](Self::ensure_room), and its line: what is to be posted.
     #[inline(always)] // with every message
     pub fn compose_next(&mut self, header: [u8; HEADER_LEN], pieces: [&[u8]; 2], signalled: bool) -> &[u8] {
-        let place = self.place(self.tail);
-        let (span, copy) = self.copies.compose_headed(header, pieces);
-        self.spare -= 1;
-        if let Some(room) = self.lines.get_mut(place) {
-            *room = Line::new(GivesBack::Inline(span), signalled, span.start);
-        }
-        copy
+        let len = HEADER_LEN + pieces[0].len() + pieces[1].len();
+        self.note_next(len, signalled);
+        self.copies.compose_headed(header, pieces)
     }
 
     /// Bytes for copies, and whether messages can be posted from there.
@@ -319,13 +315,18 @@ impl Ledger {
         pieces: [&[u8]; 2],
         signalled: bool,
     ) -> Option<Part<'_>> {
-        let place = self.place(self.tail);
-        let (span, part) = self.copies.compose_long(header, pieces)?;
+        self.note_next(HEADER_LEN + pieces[0].len() + pieces[1].len(), signalled);
+        self.copies.compose_long(header, pieces)
+    }
+
+    /// Writes the next line, for which there is room: of a message with the next copy, of so many bytes.
+    #[inline(always)] // with every message
+    fn note_next(&mut self, len: usize, signalled: bool) {
+        let (place, start) = (self.place(self.tail), self.copies.end());
         self.spare -= 1;
         if let Some(room) = self.lines.get_mut(place) {
-            *room = Line::new(GivesBack::Inline(span), signalled, span.start);
+            *room = Line::new(GivesBack::Inline(Span { start, len: len as u32 }), signalled, start);
         }
-        Some(part)
     }
 
     /// What has been [composed](Self::compose_next) has been posted.
@@ -388,11 +389,7 @@ impl Ledger {
     /// The same of one for which there is [room](Self::ensure_room).
     #[inline(always)] // with every message
     pub fn push_uncopied_next(&mut self, signalled: bool) {
-        let (start, place) = (self.copies.end(), self.place(self.tail));
-        self.spare -= 1;
-        if let Some(room) = self.lines.get_mut(place) {
-            *room = Line::new(GivesBack::Inline(Span { start, len: 0 }), signalled, start);
-        }
+        self.note_next(0, signalled);
         self.push_next(signalled);
     }
 

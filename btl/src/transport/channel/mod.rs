@@ -128,18 +128,16 @@ impl Channel {
     pub fn new(qp: Arc<Qp>, name: LineId, depth: u32) -> Channel {
         let fences = qp.is_iwarp();
         let (ledger, flags) = (Ledger::with_depth(depth), SendFlags::empty());
-        let qp = qp.into();
-        let (unsignalled, buffered, keeps_buffers) = (0, 0, false);
         Channel {
-            qp,
+            qp: qp.into(),
             name,
             ledger,
-            unsignalled,
+            unsignalled: 0,
             reads: 0,
             fences,
             flags,
-            buffered,
-            keeps_buffers,
+            buffered: 0,
+            keeps_buffers: false,
             place: None,
         }
     }
@@ -156,19 +154,20 @@ impl Channel {
     #[cold]
     pub fn send_from_ledger(&mut self, rings: &SendRings) -> bool {
         let size = rings.size_after(self.ledger.memory()).filter(|_| !self.keeps_buffers);
-        let place = if self.place.is_none() { rings.place() } else { None };
-        let is_first = place.is_some();
-        let Some(size) = size.filter(|_| is_first || self.place.is_some()) else { return false };
+        let Some(size) = size else { return false };
+        let is_first = self.place.is_none();
+        let Some(place) = self.place.take().or_else(|| rings.place()) else { return false };
         match Outbox::registered(&self.qp, size) {
             Ok(memory) => {
                 self.ledger.send_from(memory);
                 // What it has been given stays the queue pair's, whatever becomes of it in the ledger.
-                self.place = self.place.take().or(place);
+                self.place = Some(place);
                 is_first
             }
             Err(error) => {
                 log::debug!("{}: messages go from buffers: {error}", self.qp.num());
                 self.keeps_buffers = true;
+                self.place = (!is_first).then_some(place);
                 false
             }
         }
