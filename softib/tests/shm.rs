@@ -7,7 +7,10 @@ use proptest::prelude::*;
 use softib::shm::cell::{Head, INLINE_MAX, PAST, flag, op};
 use softib::shm::copy::STREAMS;
 use softib::shm::heap::Heap;
-use softib::shm::layout::{BULK, CELL, CELLS, CELLS_FIRST, CELLS_LEN, CONTROL, RING_LEN};
+use softib::shm::layout::{
+    ASKS_PAST, ASKS_TIME, BULK, BULK_MAX, BULK_MIN, C_MANNER, CELL, CELLS, CELLS_FIRST, CELLS_LEN, CONTROL,
+    RING_LEN,
+};
 use softib::shm::ring::{FRAGMENT_MAX, RecvRing, SendRing};
 use softib::shm::rq::{Claim, Place, Shape};
 use softib::shm::segment::Segment;
@@ -239,14 +242,55 @@ fn a_ring_comes_to_use_all_of_its_cells_only_if_they_are_unread() {
 #[test]
 fn a_ring_that_is_read_at_once_goes_on_in_the_same_part_of_its_bulk() {
     let mut pair = pair(true);
-    for number in 0..2000 {
-        assert!(pair.send(5000, number));
-        assert_eq!(pair.receive(), Some((number, 5000)));
-    }
-    assert!(bulk_used(&pair) <= FRAGMENT_MAX);
-    assert!((0..20).all(|number| pair.send(5000, number)), "100,000 bytes are unread");
+    exchange(&mut pair, 4000, 2000);
+    assert!(bulk_used(&pair) <= 16 << 10);
+    assert!((0..25).all(|number| pair.send(4000, number)), "100,000 bytes are unread");
     assert!((100_000..=128 << 10).contains(&bulk_used(&pair)));
-    assert!((0..20).all(|number| pair.receive() == Some((number, 5000))));
+    assert!((0..25).all(|number| pair.receive() == Some((number, 4000))));
+}
+
+/// What goes round slowly has left the caches of its reader when it is written to again.
+#[test]
+fn longer_payloads_go_round_in_more_of_the_bulk() {
+    let used_by = |len, large| {
+        let mut pair = pair(large);
+        exchange(&mut pair, len, 2000);
+        bulk_used(&pair).next_power_of_two()
+    };
+    assert_eq!([used_by(4000, true), used_by(4000, false)], [8 << 10; 2]);
+    assert_eq!([used_by(12000, true), used_by(12000, false)], [BULK_MIN; 2]);
+    assert_eq!([used_by(65000, true), used_by(65000, false)], [BULK_MAX, BULK_MIN]);
+}
+
+/// What its reader asks for past the caches is not slower where it goes round fast, but where it goes round slowly.
+#[test]
+fn a_ring_goes_back_to_little_of_its_bulk_when_messages_come_to_go_past_the_caches() {
+    const LEN: usize = 33000;
+    let mut pair = pair(true);
+    let used_in = |pair: &mut Pair, manner| {
+        let inlets = pair.segment.inlets.clone();
+        let ring = inlets.ring(pair.to.index()).unwrap();
+        ring.u32(C_MANNER).store(manner, Ordering::Relaxed);
+        // The first ones come to use as much as they will.
+        exchange(pair, LEN, 200);
+        ring.write(BULK, &vec![0; RING_LEN - BULK]);
+        exchange(pair, LEN, 200);
+        bulk_used(pair).next_power_of_two()
+    };
+    assert_eq!(used_in(&mut pair, 0), BULK_MAX);
+    assert_eq!(used_in(&mut pair, ASKS_PAST | ASKS_TIME), BULK_MAX, "it may be a trial");
+    assert_eq!(used_in(&mut pair, ASKS_PAST), 128 << 10);
+    assert_eq!(used_in(&mut pair, 0), BULK_MAX, "through the caches again");
+}
+
+/// So many messages, each read at once.
+fn exchange(pair: &mut Pair, len: usize, messages: u32) {
+    for number in 0..messages {
+        pair.to.prepare(len as u32);
+        assert!(pair.send(len, number));
+        assert_eq!(pair.receive(), Some((number, len)));
+        assert_eq!(pair.poll(), None);
+    }
 }
 
 /// The answers to READs use no more of the bulk than they need, whatever messages have come to use before.

@@ -56,6 +56,9 @@ pub fn send_short<const INLINE: bool>(
     let Some(len) = short_len::<INLINE>(qp, w, wr, sges) else { return Short::Other };
     let Some(link) = qp.link.as_mut() else { return Short::Other };
     let Some(peer) = w.peers.at_hand(link) else { return Short::Other };
+    if !INLINE {
+        peer.ring.prepare(len);
+    }
     if !link.is_current() || !INLINE && !fits_piece(&peer.ring, len) || !peer.ring.fits(len as usize) {
         return Short::Other;
     }

@@ -20,6 +20,7 @@ pub fn send_short(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr, sges: &[ibv_sge]
     let through = qp::number(to.domain.slot, to.index);
     let Some((generation, link)) = to.at_hand(number) else { return Short::Other };
     let Some(peer) = w.peers.at_hand(link) else { return Short::Other };
+    peer.ring.prepare(len);
     if !link.is_current() || !fits_piece(&peer.ring, len) || !peer.ring.fits(len as usize) {
         return Short::Other;
     }
