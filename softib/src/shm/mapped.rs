@@ -1,13 +1,15 @@
 //! A peer's memory region that is mapped here, for it lies in the heap of the peer's segment, or in a file that its program has mapped.
 
 use super::cells::{each_line_of, prefetch_to_write};
-use super::copy::{copy, copy_short, put_last, write_in_order};
+use super::copy::{copy, copy_short, put_last, stream, write_in_order};
 use super::keyed;
 use super::layout::H_LIFE;
 use super::liveness::Liveness;
 use super::map::{Map, Word};
 use super::mrtable::{Exposed, Watched};
+use super::pace::WriterPace;
 use super::ring::{SendRing, send_fence};
+use std::mem::offset_of;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,7 +19,7 @@ const LOOPED: usize = 1024;
 
 /// The region, as it was looked up, and its bytes.
 #[derive(Debug)]
-#[repr(C, align(64))] // two cache lines
+#[repr(C, align(64))] // what each write needs is in two cache lines
 pub struct Mapped {
     /// Its row in the peer's table.
     pub row: Watched,
@@ -34,9 +36,11 @@ pub struct Mapped {
     /// Where was written last.
     last: NonNull<u8>,
     map: Arc<Map>,
+    /// How long pieces are written.
+    pace: WriterPace,
 }
 
-const _: () = assert!(size_of::<Mapped>() == 128, "two cache lines");
+const _: () = assert!(offset_of!(Mapped, pace) == 128, "two cache lines, and what long writes need");
 
 // SAFETY: the bytes belong to a mapping that may be used from any thread; they are reached by copies only.
 unsafe impl Send for Mapped {}
@@ -65,6 +69,7 @@ impl Mapped {
             alive: live.expected(),
             last: at,
             map: map.clone(),
+            pace: WriterPace::default(),
         }
     }
 
@@ -130,6 +135,28 @@ impl Mapped {
         }
         // SAFETY: the place ends behind this word, which is aligned.
         unsafe { put_last(to.cast(), last) }
+    }
+
+    /// The same of long pieces, past the caches if that takes less time.
+    ///
+    /// # Safety
+    /// As [`Self::write_pieces`].
+    #[inline(never)]
+    pub unsafe fn write_long(&mut self, pieces: [(*const u8, usize); 2], last: u64, place: NonNull<u8>) {
+        let [(head, head_len), (body, body_len)] = pieces;
+        // SAFETY: the caller vouches for the piece, and for the place of both and the word.
+        let to = unsafe {
+            copy(head, place.as_ptr(), head_len);
+            place.as_ptr().add(head_len)
+        };
+        // SAFETY: as above; the second piece begins behind the first, and the aligned word behind it.
+        unsafe {
+            self.pace.write(body_len as u32, |past| match past {
+                true => stream(body, to, body_len),
+                false => copy(body, to, body_len),
+            });
+            put_last(to.add(body_len).cast(), last);
+        }
     }
 
     /// One write after the other: asks for the lines of the one behind the next, if it is as far on as this one was.

@@ -6,6 +6,7 @@
 //! reader times what comes, and now and then has some come the other way. It says which in each READ, and of messages in a word of the ring. Who
 //! gives a WRITE to its target times its own copies of the pieces: those are as slow, and how long the target takes says little, for it may be writing, too.
 
+use super::copy::STREAMS;
 use std::time::Duration;
 
 /// Transfers up to the first trial of the other way, and behind a change.
@@ -80,6 +81,38 @@ impl Pace {
     }
 }
 
+/// One of so many writes is timed.
+const TIMED_OF: u8 = 8;
+
+/// The way of one who writes and is not told how long its reader takes.
+#[derive(Debug, Default)]
+pub struct WriterPace {
+    pace: Pace,
+    /// Writes since one was timed.
+    untimed: u8,
+}
+
+impl WriterPace {
+    /// Has `len` bytes written by `write`, which is told whether past the caches.
+    #[inline]
+    pub fn write(&mut self, len: u32, write: impl FnOnce(bool)) {
+        let (past, is_timed) = self.next();
+        let begin = is_timed.then(timing::now);
+        write(past);
+        if let Some(begin) = begin {
+            self.pace.note_written(past, len, timing::now() - begin);
+        }
+    }
+
+    /// Whether the next write is to go past the caches, and is timed.
+    fn next(&mut self) -> (bool, bool) {
+        self.untimed = (self.untimed + 1) % TIMED_OF;
+        let is_timed = self.untimed == 0;
+        let past = if is_timed { self.pace.next_streams() } else { self.pace.streams() };
+        (STREAMS && past, is_timed)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -120,6 +153,32 @@ mod tests {
             }
             assert_eq!(pace.streams, streams, "{costs:?}");
         }
+    }
+
+    /// How many of so many writes go past the caches.
+    fn streamed_writes(pace: &mut WriterPace, costs: [u64; 2], writes: usize) -> usize {
+        let write = |pace: &mut WriterPace| {
+            let (past, is_timed) = pace.next();
+            if is_timed {
+                pace.pace.note_written(past, 8 << 10, Duration::from_nanos(costs[usize::from(past)]));
+            }
+            past
+        };
+        (0..writes).filter(|_| write(pace)).count()
+    }
+
+    #[test]
+    fn one_of_eight_writes_is_timed() {
+        let mut pace = WriterPace::default();
+        assert_eq!(streamed_writes(&mut pace, [260, 300], 63), 0);
+        assert_eq!(streamed_writes(&mut pace, [260, 300], 1), 1, "the eighth of those that are timed");
+        assert_eq!(
+            streamed_writes(&mut pace, [260, 300], 8000),
+            7,
+            "each 16th, 32nd, ... 256th, and each 256 more"
+        );
+        let far = streamed_writes(&mut pace, [2000, 400], 8000);
+        assert!(far > 5000, "{far} of 8000 from when they are far on");
     }
 
     #[test]

@@ -103,7 +103,12 @@ pub unsafe fn write_short(
     let holds = window.begin();
     if holds {
         // SAFETY: the caller vouches for the buffers. The peer had granted the region when it was looked at, and that has not changed.
-        unsafe { window.write_pieces([(head, head_len), (body, body_len)], last, place) };
+        unsafe {
+            match body_len {
+                0..LONG_BODY => window.write_pieces([(head, head_len), (body, body_len)], last, place),
+                _ => window.write_long([(head, head_len), (body, body_len)], last, place),
+            }
+        }
     }
     window.end();
     if holds {
@@ -119,6 +124,9 @@ pub unsafe fn write_short(
 
 /// The longest body of a short write.
 const LONG: usize = 16 << 10;
+
+/// A body from here on may go past the caches.
+const LONG_BODY: usize = 4 << 10;
 
 /// Writes of so many bytes before the word ask for all of their lines before they copy. A reader may look at those of a shorter one all the time,
 /// which takes them back; of a longer one more are wanted than the processor asks for at a time.
