@@ -19,6 +19,7 @@ fn child_main() {
         Some("opens") => opens(),
         Some("meets") => meets(),
         Some("exchanges") => exchanges(),
+        Some("shares") => shares(),
         other => assert_eq!(other, None, "no such role"),
     }
 }
@@ -361,6 +362,29 @@ fn a_ring_goes_on_with_the_cells_that_it_has_where_there_is_no_space_for_more() 
     }
     assert!((CELLS_FIRST as u32..CELLS as u32 / 2).contains(&most), "{most} at a time");
     segment.unlink();
+}
+
+/// Asks for pieces of memory for its peers to write to, and says the errno values.
+fn shares() {
+    let _dev = Dev::open();
+    let share = table().share_memory.unwrap();
+    let errno = |len| if unsafe { share(len) }.is_null() { last_errno() as u64 } else { 0 };
+    say(&[256 << 10, 512 << 10].map(errno));
+}
+
+/// A container's /dev/shm is for others, too.
+#[test]
+fn large_pieces_are_shared_where_a_folder_has_plenty_of_room_only() {
+    let asks = |env: &[(&str, &str)]| {
+        let output = run("shares", env);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let (both, one) = ("> 0 0\n".to_owned(), format!("> 0 {}\n", libc::ENOMEM));
+    assert!(asks(&[]).contains(&both));
+    let Some(small) = small_folder("shares", 32 << 20) else { return };
+    let said = asks(&[("SOFTIB_DIR", small.0.path())]);
+    assert!(said.contains(&one), "{said}");
 }
 
 #[test]

@@ -19,6 +19,13 @@ const RXE_INLINE: u32 = 512;
 /// Vendor and part of soft RoCE, which softib has, too.
 const RXE: (u32, u32) = (0x00ff_ffff, 0);
 
+/// Slots of a ring of eager RDMA.
+const SLOTS: u16 = 1024;
+
+/// The same on the software device, where messages of up to 12 KiB go there: what they are written to is not in its reader's own caches any more, from
+/// where each line would have to be taken (docs/tuning.md).
+const SOFT_SLOTS: u16 = 4096;
+
 /// Looks after which a ring of eager RDMA that has not been used is looked at less often: a millisecond or two.
 const COOLING: u32 = 1 << 16;
 
@@ -65,7 +72,7 @@ pub fn eager(port: &Port, params: &Params) -> Option<Eager> {
     let asked = params.use_eager_rdma.or(by_file).unwrap_or(port.soft || is_rxe(port));
     let in_order = port.soft || by_file == Some(true);
     asked.then_some(Eager {
-        slots: params.eager_rdma_num,
+        slots: params.eager_rdma_num.unwrap_or(if port.soft { SOFT_SLOTS } else { SLOTS }),
         threshold: params.eager_rdma_threshold,
         most: params.max_eager_rdma,
         cooling: COOLING,
@@ -198,8 +205,9 @@ mod tests {
     fn eager_rdma_is_for_softib_soft_roce_and_those_who_ask_for_it_and_what_is_set_wins_over_a_file() {
         let by_file = |text: &str| eager(&port(text), &params(Chosen::default()));
         let adapter = |text: &str| Port { soft: false, ..port(text) };
-        let rings = Eager { slots: 1024, threshold: 16, most: 16, cooling: COOLING, checks: false };
-        assert_eq!(by_file(""), Some(rings));
+        let soft = Eager { slots: SOFT_SLOTS, threshold: 16, most: 16, cooling: COOLING, checks: false };
+        let rings = Eager { slots: SLOTS, ..soft };
+        assert_eq!(by_file(""), Some(soft));
         assert_eq!(by_file("[default]\nuse_eager_rdma = 0\n"), None);
         let checked = Eager { checks: true, ..rings };
         assert_eq!(eager(&adapter(""), &params(Chosen::default())), Some(checked), "soft RoCE");
@@ -215,7 +223,9 @@ mod tests {
         assert_eq!(eager(&adapter("[default]\nuse_eager_rdma = 1\n"), &set(true)), Some(rings));
         let checks = |checks| Params { eager_rdma_checksum: Some(checks), ..set(true) };
         assert_eq!(eager(&other, &checks(false)), Some(rings));
-        assert_eq!(eager(&port(""), &checks(true)), Some(checked));
+        assert_eq!(eager(&port(""), &checks(true)), Some(Eager { checks: true, ..soft }));
+        let of_64 = Params { eager_rdma_num: Some(64), ..params(Chosen::default()) };
+        assert_eq!(eager(&port(""), &of_64), Some(Eager { slots: 64, ..soft }));
         assert_eq!(eager(&port(""), &set(false)), None);
         assert_eq!(eager(&port("[default]\nuse_eager_rdma = 1\n"), &set(false)), None);
     }

@@ -3,12 +3,17 @@
 
 use crate::errno::Errno;
 use crate::shm::heap::{Extent, Heap};
+use crate::shm::layout::BULK_MIN;
 use crate::shm::map::Map;
+use crate::shm::ring::may_be_large;
 use crate::shm::segment::Segment;
 use crate::shm::shortage::take_space;
 use crate::shm::space::give_space;
 use std::ptr::NonNull;
 use std::sync::Arc;
+
+/// A longer piece is given where the folder has plenty of room only, as rings are large there only.
+const LARGE: usize = BULK_MIN;
 
 /// All of it that is in use.
 #[derive(Debug, Default)]
@@ -33,10 +38,13 @@ impl Piece {
 }
 
 impl SharedMemory {
-    /// Takes `len` bytes, which are zero. ENOMEM: there are not so many in one piece.
+    /// Takes `len` bytes, which are zero. ENOMEM: there are not so many in one piece, or it is a large one and the folder has little room.
     pub fn alloc(&mut self, segment: &Segment, heap: &mut Heap, len: usize) -> Result<NonNull<u8>, Errno> {
         if len == 0 {
             return Err(Errno::INVAL);
+        }
+        if len > LARGE && !may_be_large(&segment.file) {
+            return Err(Errno::NOMEM);
         }
         let extent = heap.alloc(len).ok_or(Errno::NOMEM)?;
         let placed = place(segment, extent).inspect_err(|_| heap.release(extent));

@@ -94,8 +94,8 @@ pub struct Params {
     pub use_eager_rdma: Option<bool>,
     /// `eager_rdma_checksum`; `None`: auto.
     pub eager_rdma_checksum: Option<bool>,
-    /// Messages in a ring of it.
-    pub eager_rdma_num: u16,
+    /// Slots of a ring of it; `None`: auto.
+    pub eager_rdma_num: Option<u16>,
     /// Messages after which a peer is offered one.
     pub eager_rdma_threshold: u32,
     /// Peers that have one.
@@ -216,7 +216,7 @@ impl Params {
             max_inline: None,
             use_eager_rdma: None,
             eager_rdma_checksum: None,
-            eager_rdma_num: 0,
+            eager_rdma_num: None,
             eager_rdma_threshold: 0,
             max_eager_rdma: 0,
             send_ring_size: 0,

@@ -307,16 +307,24 @@ pub static ROWS: &[Row] = &[
             Ok(())
         },
     },
-    number!(
-        c"eager_rdma_num",
-        4..=4096,
-        "1024",
-        6,
-        "How many slots of 128 bytes a ring of eager RDMA has, rounded down to a power of two. A message of up to 120 bytes, Open MPI's header among \
-         them, takes one, and one of up to 12408 bytes (on other devices than the software device what goes inline) as many as it needs. Messages that \
-         find it full go by SEND",
-        eager_rdma_num
-    ),
+    Row {
+        name: c"eager_rdma_num",
+        kind: Kind::SearchOr { max: 4096 },
+        default: "auto",
+        level: 6,
+        scope: Scope::Local,
+        help: "How many slots of 128 bytes a ring of eager RDMA has, from 4 on, rounded down to a power of two; auto, or -1: 4096 on the software device, 1024 on \
+               others. Where there is no memory for so many a ring has a quarter of them. A message of up to 120 bytes, Open MPI's header among them, takes \
+               one, and one of up to 12408 bytes (on other devices than the software device what goes inline) as many as it needs. Messages that find it \
+               full go by SEND",
+        apply: |params, value| match value {
+            Value::Number(slots @ 0..4) => Err(format!("{slots} slots are too few")),
+            value => {
+                params.eager_rdma_num = (value != Value::Auto).then(|| value.narrow());
+                Ok(())
+            }
+        },
+    },
     number!(
         c"eager_rdma_threshold",
         1..=1000000000,

@@ -41,6 +41,9 @@ const PATIENCE: u16 = 64;
 /// for longer.
 const BESIDE: u32 = 3;
 
+/// Where there is no memory for as many slots as there should be, a ring has this part of them.
+const FEWER: u16 = 4;
+
 /// There is no place to be looked at with a glance.
 const NEVER: u32 = u32::MAX;
 
@@ -184,7 +187,8 @@ impl Rings {
     #[cold]
     pub fn open(&mut self, pd: &Arc<Pd>, endpoint: EpId) -> Option<u32> {
         let Eager { slots, checks, .. } = self.config?;
-        let ring = Ring::new(pd, endpoint, (slots, checks)).inspect_err(|error| self.forgo(error)).ok()?;
+        let of = |slots| Ring::new(pd, endpoint, (slots, checks));
+        let ring = of(slots).or_else(|_| of(slots / FEWER)).inspect_err(|error| self.forgo(error)).ok()?;
         let number = self.rings.insert(ring) as u32;
         self.open += 1;
         self.hot.push(number);
