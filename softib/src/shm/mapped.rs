@@ -149,7 +149,7 @@ impl Mapped {
             copy(head, place.as_ptr(), head_len);
             place.as_ptr().add(head_len)
         };
-        // SAFETY: as above; the second piece begins behind the first, and the aligned word behind it.
+        // SAFETY: the place is for both pieces and the word: the second piece begins behind the first, and the word, which is aligned, behind that.
         unsafe {
             self.pace.write(body_len as u32, |past| match past {
                 true => stream(body, to, body_len),
