@@ -20,16 +20,17 @@ use std::time::{Duration, Instant};
 /// goes round is out of it when it comes again, and a message of 200 bytes to 4 KiB takes twice as long.
 const BULK_BUSY: u32 = 8 << 10;
 
-/// Longer payloads are written to lines that their reader's own caches have given up, if the ring goes round that slowly: those of a small ring are
-/// all in there, and each has to be taken from there. 5000 bytes take 0.78 of the time, 16 KiB 0.6.
-const FAST: u32 = 4 << 10;
+/// Payloads of up to so many bytes go round in a small part of the bulk. The lines of that are all in the caches of their reader's core, and each has to be
+/// taken from there before it is written; those of a larger part have left them by then, which saves longer payloads more than what it costs them:
+/// 5000 bytes take 0.78 of the time, 16 KiB 0.6.
+const SMALL: u32 = 4 << 10;
 
 /// Bytes of the bulk that a busy ring comes to use for payloads of `len` bytes, which go past the caches or not. Of short ones, and of those past the
 /// caches, two are to have their place, so that one may be written while it is not known yet that the other has been read; for middle ones what each
 /// ring has space for is used; for long ones all that there is.
 fn busy(len: u32, past: bool) -> u32 {
     match len {
-        _ if past || len <= FAST => BULK_BUSY.max(2 * len),
+        _ if past || len <= SMALL => BULK_BUSY.max(2 * len),
         0..PAST => BULK_MIN as u32,
         PAST.. => BULK_MAX as u32,
     }
