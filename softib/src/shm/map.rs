@@ -112,7 +112,8 @@ impl Map {
         unsafe { self.base.add(offset) }
     }
 
-    /// Maps the pages of `offset..offset + len` for writing, if the kernel can (Linux 5.14); they have space.
+    /// Maps the pages of `offset..offset + len` for writing, if the kernel can (Linux 5.14); they have space. One by one, as they are written to first, each
+    /// takes longer than a message.
     pub fn populate(&self, offset: usize, len: usize) {
         let page = offset & !4095;
         let at = self.bytes(page, offset - page + len);

@@ -81,8 +81,8 @@ impl Pace {
     }
 }
 
-/// One of so many writes is timed.
-const TIMED_OF: u8 = 8;
+/// One of so many long messages, and of a writer's long writes, is timed: that costs a look at the clock.
+pub const TIMED_OF: u8 = 8;
 
 /// The way of one who writes and is not told how long its reader takes.
 #[derive(Debug, Default)]

@@ -6,8 +6,8 @@ use rand::seq::IndexedRandom;
 /// `max_unsig_wrs`: few sends go unsignalled, the default, many.
 const UNSIGNALLED: [u16; 3] = [1, 16, 64];
 
-/// `eager_rdma_num`: none (no eager RDMA), rings that are full soon, the default.
-const SLOTS: [u16; 3] = [0, 4, 1024];
+/// `eager_rdma_num`: none (no eager RDMA), rings that are full soon, the default of the software device.
+const SLOTS: [u16; 3] = [0, 4, 4096];
 
 /// A thread level and the number of ranks, with how many sends go unsignalled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -55,7 +55,7 @@ impl Drawn {
     pub fn from(random: &mut impl Rng) -> Drawn {
         Drawn {
             unsignalled: UNSIGNALLED.choose(random).copied().unwrap_or(16),
-            slots: SLOTS.choose(random).copied().unwrap_or(1024),
+            slots: SLOTS.choose(random).copied().unwrap_or(4096),
             level: Level::ALL.choose(random).copied().unwrap_or(Level::Single),
             ranks: random.random_range(2..=8),
         }

@@ -280,7 +280,7 @@ pub static ROWS: &[Row] = &[
     },
     Row {
         name: c"use_eager_rdma",
-        kind: Kind::SearchOr { max: 1 },
+        kind: Kind::SearchOr { min: 0, max: 1 },
         default: "auto",
         level: 5,
         scope: Scope::Local,
@@ -294,7 +294,7 @@ pub static ROWS: &[Row] = &[
     },
     Row {
         name: c"eager_rdma_checksum",
-        kind: Kind::SearchOr { max: 1 },
+        kind: Kind::SearchOr { min: 0, max: 1 },
         default: "auto",
         level: 6,
         scope: Scope::Local,
@@ -309,20 +309,17 @@ pub static ROWS: &[Row] = &[
     },
     Row {
         name: c"eager_rdma_num",
-        kind: Kind::SearchOr { max: 4096 },
+        kind: Kind::SearchOr { min: 4, max: 4096 },
         default: "auto",
         level: 6,
         scope: Scope::Local,
-        help: "How many slots of 128 bytes a ring of eager RDMA has, from 4 on, rounded down to a power of two; auto, or -1: 4096 on the software device, 1024 on \
+        help: "How many slots of 128 bytes a ring of eager RDMA has, rounded down to a power of two; auto, or -1: 4096 on the software device, 1024 on \
                others. Where there is no memory for so many a ring has a quarter of them. A message of up to 120 bytes, Open MPI's header among them, takes \
                one, and one of up to 12408 bytes (on other devices than the software device what goes inline) as many as it needs. Messages that find it \
                full go by SEND",
-        apply: |params, value| match value {
-            Value::Number(slots @ 0..4) => Err(format!("{slots} slots are too few")),
-            value => {
-                params.eager_rdma_num = (value != Value::Auto).then(|| value.narrow());
-                Ok(())
-            }
+        apply: |params, value| {
+            params.eager_rdma_num = (value != Value::Auto).then(|| value.narrow());
+            Ok(())
         },
     },
     number!(
@@ -413,7 +410,7 @@ pub static ROWS: &[Row] = &[
     },
     Row {
         name: c"gid_index",
-        kind: Kind::SearchOr { max: 255 },
+        kind: Kind::SearchOr { min: 0, max: 255 },
         default: "-1",
         level: 3,
         scope: Scope::Local,

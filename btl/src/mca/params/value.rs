@@ -13,8 +13,8 @@ pub enum Kind {
     Words,
     /// A whole number from `min` to `max`: 8192, 8k, 0x2000.
     Number { min: u64, max: u64 },
-    /// -1 (or `auto`), which means a search, or a whole number from 0 to `max`.
-    SearchOr { max: u64 },
+    /// -1 (or `auto`), which means a search, or a whole number from `min` to `max`.
+    SearchOr { min: u64, max: u64 },
     /// A number of bytes from `min` to `max`: 4096, 4k, 1m.
     Bytes { min: u64, max: u64 },
     /// As `Bytes`, or `auto`.
@@ -61,7 +61,7 @@ impl Kind {
             Self::Text => "text".into(),
             Self::Words => "words separated by commas, or nothing".into(),
             Self::Number { min, max } => format!("a number from {min} to {max}"),
-            Self::SearchOr { max } => format!("-1, or a number from 0 to {max}"),
+            Self::SearchOr { min, max } => format!("-1, or a number from {min} to {max}"),
             Self::Bytes { min, max } => format!("a size from {} to {}", size(min), size(max)),
             Self::AutoBytes { min, max } => format!("auto, or a size from {} to {}", size(min), size(max)),
             Self::Time { min, max } => format!("a time such as 500ms, from {min:?} to {max:?}"),
@@ -84,7 +84,7 @@ impl Kind {
             Self::Number { min, max } => within(count(text)?, min, max).map(Value::Number),
             Self::AutoBytes { .. } if text == "auto" => Ok(Value::Auto),
             Self::SearchOr { .. } if text == "auto" || text == "-1" => Ok(Value::Auto),
-            Self::SearchOr { max } => within(count(text)?, 0, max).map(Value::Number),
+            Self::SearchOr { min, max } => within(count(text)?, min, max).map(Value::Number),
             Self::Bytes { min, max } | Self::AutoBytes { min, max } => {
                 within(bytes(text)?, min, max).map(Value::Number)
             }
@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     const SIZE: Kind = Kind::AutoBytes { min: 0, max: 1 << 30 };
-    const INDEX: Kind = Kind::SearchOr { max: 255 };
+    const INDEX: Kind = Kind::SearchOr { min: 0, max: 255 };
     const TIME: Kind = Kind::Time { min: Duration::from_millis(1), max: Duration::from_secs(60) };
 
     #[test]
@@ -289,6 +289,9 @@ mod tests {
         let parsed = ["-1", "auto", "0", "255"].map(|text| INDEX.parse(text));
         assert_eq!(parsed, [Value::Auto, Value::Auto, Value::Number(0), Value::Number(255)].map(Ok));
         assert!(INDEX.parse("-2").is_err() && INDEX.parse("256").is_err());
+        let slots = Kind::SearchOr { min: 4, max: 4096 };
+        assert_eq!(["auto", "4"].map(|text| slots.parse(text)), [Ok(Value::Auto), Ok(Value::Number(4))]);
+        assert!(slots.parse("3").is_err());
     }
 
     #[test]

@@ -35,7 +35,6 @@ pub fn open<'a>(link: &'a mut Link, peer: &mut Peer, qpn: u32, rkey: u32) -> Opt
         link.file = Some(Box::new(window));
         return None;
     }
-    // What is written to first is mapped page by page, each of which takes longer than a message.
     map.populate(within, exposed.region.len as usize);
     Some(link.window.insert(window))
 }

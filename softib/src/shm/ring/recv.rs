@@ -8,7 +8,7 @@ use crate::shm::copy::STREAMS;
 use crate::shm::handover;
 use crate::shm::layout::*;
 use crate::shm::map::Map;
-use crate::shm::pace::Pace;
+use crate::shm::pace::{Pace, TIMED_OF};
 use crate::shm::parts::Inlets;
 use crate::shm::placed;
 use std::fs::File;
@@ -19,9 +19,6 @@ use std::time::Duration;
 /// A receiver that waits asks for the lines of the next payload again and again, as it does for the next cell, if the last one was no longer
 /// than this. Of more lines a near sender is kept from writing.
 const AWAITED: u32 = 224;
-
-/// One of so many long messages is timed: that costs both sides a look at the clock.
-const TIMED_OF: u8 = 8;
 
 /// The receiving end, in our own segment.
 #[derive(Debug)]

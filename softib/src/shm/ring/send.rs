@@ -421,7 +421,6 @@ impl SendRing {
     #[cold]
     fn widen(&mut self, len: u32) -> u8 {
         let used = wider(self.used, len);
-        // What is written to first is mapped page by page, each of which takes longer than a message.
         self.data.populate(BULK + self.used as usize, (used - self.used) as usize);
         self.bulk = second_half(self.bulk, used / 2);
         (self.used, self.widens, self.since) = (used, false, Some(self.bulk));
