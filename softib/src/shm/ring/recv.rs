@@ -342,7 +342,11 @@ impl RecvRing {
     #[inline(never)]
     fn note(&mut self, begin: Begin, len: u32) {
         let time = Duration::from_nanos(clock::ticks().saturating_sub(begin.at));
-        self.pace.note(begin.streams, len, time);
+        let is_small = self.used <= 2 * len.next_power_of_two();
+        match begin.streams {
+            false if is_small => self.pace.note_through_small(len, time),
+            streams => self.pace.note(streams, len, time),
+        }
         self.ask_for(self.pace.streams(), false);
     }
 
