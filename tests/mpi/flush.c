@@ -4,6 +4,7 @@
  * Rank 0 gets from rank 2's memory. Rank 1 sleeps outside of MPI, so that messages to it run out of credits. */
 #include "btl.h"
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/types.h>
@@ -39,7 +40,6 @@ static void again(void *b, void *e, void *l, void *h, void *context, void *d, in
 }
 
 static void begin_chains(void) {
-    stop = 0;
     for (int i = 0; i < CHAINS; i++) {
         turns[i] = 0;
         running++;
@@ -50,6 +50,7 @@ static void begin_chains(void) {
 static void end_chains(void) {
     stop = 1;
     while (running) progress();
+    stop = 0;
 }
 
 static MPI_Request requests[MESSAGES];
@@ -86,6 +87,7 @@ static void *other_thread(void *unused) {
 static void other_threads(void) {
     pthread_t thread;
     REQUIRE(pthread_create(&thread, NULL, other_thread, NULL) == 0, "no thread");
+    while (turns[CHAINS - 1] == 0) sched_yield();
     for (int i = 0; i < ROUNDS; i++) {
         atomic_int done = 0;
         get(count, &done);
