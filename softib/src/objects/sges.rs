@@ -21,7 +21,7 @@ pub fn gather(sges: &[ibv_sge], skip: usize, len: usize, to: *mut u8) {
         let from = (one.addr as usize + skip) as *const u8;
         // SAFETY: the caller of post_send vouches for its buffers until the completion (checked against its MR unless
         // inline), and `to` has room for len bytes.
-        return unsafe { copy::copy(from, to, len) };
+        return unsafe { copy::copy_out(from, to, len) };
     }
     gather_many(sges, skip, len, to);
 }
@@ -32,7 +32,7 @@ pub fn gather_all(sges: &[ibv_sge], to: *mut u8) {
     let (last, to) = gather_headers(sges, to);
     match last {
         // SAFETY: as in gather().
-        [one] => unsafe { copy::copy(one.addr as *const u8, to, one.length as usize) },
+        [one] => unsafe { copy::copy_out(one.addr as *const u8, to, one.length as usize) },
         many => gather_list(many, to),
     }
 }
@@ -43,7 +43,7 @@ pub fn gather_short(sges: &[ibv_sge], to: *mut u8) {
     let (last, to) = gather_headers(sges, to);
     match last {
         // SAFETY: as in gather(); it fits a cell.
-        [one] => unsafe { copy::copy_short(one.addr as *const u8, to, one.length as usize) },
+        [one] => unsafe { copy::copy_to_cell(one.addr as *const u8, to, one.length as usize) },
         many => gather_list(many, to),
     }
 }
@@ -73,7 +73,7 @@ pub fn gather_past(sges: &[ibv_sge], skip: usize, len: usize, to: *mut u8) {
         // SAFETY: as in gather(); done + here <= len.
         unsafe {
             match here {
-                0..ALL_PAST => copy::copy(from, to.add(done), here),
+                0..ALL_PAST => copy::copy_out(from, to.add(done), here),
                 _ => copy::stream(from, to.add(done), here),
             }
         }
@@ -94,7 +94,7 @@ const ALL_PAST: usize = 4 << 10;
 fn gather_list(sges: &[ibv_sge], mut to: *mut u8) {
     for sge in sges {
         // SAFETY: as in gather(); the caller has made room for all pieces.
-        unsafe { copy::copy(sge.addr as *const u8, to, sge.length as usize) };
+        unsafe { copy::copy_out(sge.addr as *const u8, to, sge.length as usize) };
         to = to.wrapping_add(sge.length as usize);
     }
 }
@@ -102,7 +102,7 @@ fn gather_list(sges: &[ibv_sge], mut to: *mut u8) {
 fn gather_many(sges: &[ibv_sge], skip: usize, len: usize, to: *mut u8) {
     each_piece(sges, skip, len, |from, done, here| {
         // SAFETY: as in gather(); done + here <= len.
-        unsafe { std::ptr::copy_nonoverlapping(from, to.add(done), here) };
+        unsafe { copy::copy_out(from, to.add(done), here) };
     });
 }
 

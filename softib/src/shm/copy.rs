@@ -36,7 +36,7 @@ pub unsafe fn write_in_order(from: *const u8, to: *mut u8, len: usize) {
     let body = body(to as u64, len);
     // SAFETY: both parts lie inside the `len` bytes that the caller vouches for.
     unsafe {
-        copy(from, to, body);
+        copy_out(from, to, body);
         fence(Ordering::Release);
         match len - body {
             8 => to.add(body).cast::<u64>().write_volatile(from.add(body).cast::<u64>().read_unaligned()),
@@ -83,7 +83,6 @@ pub unsafe fn stream(from: *const u8, to: *mut u8, len: usize) {
 }
 
 /// Bytes of a line; what is not all of one is written through the caches.
-#[cfg(target_arch = "x86_64")]
 const LINE: usize = 64;
 
 /// As [`copy`]: there is no other way.
@@ -129,6 +128,81 @@ pub unsafe fn copy_short(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
+/// A copy of up to so many bytes to what another processor polls goes [by lines](copy_by_lines); memcpy(3) aligns longer ones.
+const BY_LINES: usize = 2048;
+
+/// As [`copy`], to memory that another processor may poll.
+///
+/// # Safety
+/// As [`copy`].
+#[inline(always)]
+pub unsafe fn copy_out(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        match len {
+            0..=BY_LINES => copy_by_lines(from, to, len),
+            _ => std::ptr::copy_nonoverlapping(from, to, len),
+        }
+    }
+}
+
+/// The same of what fits a cell.
+///
+/// # Safety
+/// As [`copy`].
+#[inline(always)]
+pub unsafe fn copy_to_cell(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        match len {
+            0..=SHORT => copy_short(from, to, len),
+            _ => copy_by_lines(from, to, len),
+        }
+    }
+}
+
+/// Copies `len` bytes with no store that reaches into two cache lines: such a store needs both at the same time, while who polls them takes back
+/// one or the other (up to half of the time of a message of 130 to 250 bytes).
+///
+/// # Safety
+/// As [`copy`].
+#[inline(always)]
+pub unsafe fn copy_by_lines(from: *const u8, to: *mut u8, len: usize) {
+    let first = to.align_offset(LINE);
+    // SAFETY: all parts lie inside the `len` bytes that the caller vouches for.
+    unsafe {
+        if len <= first {
+            return copy_short(from, to, len);
+        }
+        copy_short(from, to, first);
+        let mut at = first;
+        while len - at >= LINE {
+            (0..2).for_each(|i| ends::<u128>(from.add(at + 32 * i), to.add(at + 32 * i), 32));
+            at += LINE;
+        }
+        copy_short(from.add(at), to.add(at), len - at);
+    }
+}
+
+/// All `len` bytes at `to` are in one cache line.
+#[inline(always)]
+pub fn is_one_line(to: *const u8, len: usize) -> bool {
+    to.addr() % LINE + len <= LINE
+}
+
+/// Copies `len` bytes, no more than a line has.
+///
+/// # Safety
+/// As [`copy`].
+#[inline(always)]
+pub unsafe fn copy_within_line(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        std::hint::assert_unchecked(len <= LINE);
+        copy_short(from, to, len);
+    }
+}
+
 /// The same of 8 to 16 bytes.
 ///
 /// # Safety
@@ -157,7 +231,9 @@ unsafe fn ends<T: Copy>(from: *const u8, to: *mut u8, len: usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::{body, copy, stream, write_in_order};
+    use super::{
+        LINE, body, copy, copy_out, copy_to_cell, copy_within_line, is_one_line, stream, write_in_order,
+    };
 
     #[test]
     fn the_last_aligned_word_is_written_after_the_rest_and_a_word_is_not_divided() {
@@ -173,17 +249,47 @@ mod tests {
         }
     }
 
+    const ROOM: usize = 2560;
+
+    #[repr(align(64))]
+    struct Lines([u8; ROOM]);
+
+    /// So many bytes, copied to where a line has `at` bytes before it, are what they were, and nothing around them has changed.
+    fn is_exact(copy: unsafe fn(*const u8, *mut u8, usize), len: usize, at: usize) {
+        let from: Vec<u8> = (0..ROOM).map(|i| (i % 251) as u8 ^ 0x5a).collect();
+        let mut to = Lines([0xff; ROOM]);
+        assert!(len.max(at) + 3 <= ROOM && at + len <= ROOM);
+        // SAFETY: both have that many bytes (checked above), and are separate.
+        unsafe { copy(from.as_ptr().add(3), to.0.as_mut_ptr().add(at), len) };
+        assert_eq!(to.0[at..at + len], from[3..3 + len], "{len} at {at}");
+        assert!(to.0[..at].iter().chain(&to.0[at + len..]).all(|b| *b == 0xff), "{len} at {at}");
+    }
+
     #[test]
     fn what_is_copied_past_the_caches_is_exact_too() {
-        #[repr(align(64))]
-        struct Lines([u8; 320]);
-        let from: Vec<u8> = (0..320).map(|i| i as u8 ^ 0x5a).collect();
         for (len, at) in (0..=250).flat_map(|len| [0, 16, 19, 63].map(|at| (len, at))) {
-            let mut to = Lines([0xff; 320]);
-            // SAFETY: both are 320 bytes, and separate.
-            unsafe { stream(from.as_ptr().add(3), to.0.as_mut_ptr().add(at), len) };
-            assert_eq!(to.0[at..at + len], from[3..3 + len], "{len}");
-            assert!(to.0[..at].iter().chain(&to.0[at + len..]).all(|b| *b == 0xff), "{len}");
+            is_exact(stream, len, at);
+        }
+    }
+
+    #[test]
+    fn what_is_copied_line_by_line_is_exact_too() {
+        let lengths = (0..=300).chain([2047, 2048, 2049, 2200]);
+        for (len, at) in lengths.flat_map(|len| [0, 1, 34, 56, 63].map(|at| (len, at))) {
+            is_exact(copy_out, len, at);
+            is_exact(copy_to_cell, len, at);
+        }
+    }
+
+    #[test]
+    fn what_is_in_one_line_is_known_and_copied_exactly() {
+        let to = Lines([0; ROOM]);
+        for (len, at) in (0..=LINE).flat_map(|len| [0, 7, 42, 63].map(|at| (len, at))) {
+            let is_one = is_one_line(to.0.as_ptr().wrapping_add(at), len);
+            assert_eq!(is_one, at + len <= LINE, "{len} at {at}");
+            if is_one {
+                is_exact(copy_within_line, len, at);
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! A peer's memory region that is mapped here, for it lies in the heap of the peer's segment, or in a file that its program has mapped.
 
 use super::cells::{each_line_of, prefetch_to_write};
-use super::copy::{copy, copy_short, put_last, stream, write_in_order};
+use super::copy::{copy, copy_out, copy_within_line, is_one_line, put_last, stream, write_in_order};
 use super::keyed;
 use super::layout::H_LIFE;
 use super::liveness::Liveness;
@@ -13,9 +13,6 @@ use std::mem::offset_of;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// Longer pieces are copied by memcpy(3).
-const LOOPED: usize = 1024;
 
 /// The region, as it was looked up, and its bytes.
 #[derive(Debug)]
@@ -122,19 +119,19 @@ impl Mapped {
     /// The pieces are readable, and [the place](Self::place) is for all bytes of them and the word. The peer has granted it.
     #[inline(always)]
     pub unsafe fn write_pieces(&self, pieces: [(*const u8, usize); 2], last: u64, place: NonNull<u8>) {
-        let mut to = place.as_ptr();
-        for (from, len) in pieces {
-            // SAFETY: the caller vouches for the piece, and for the place, in which each begins behind the one before it.
-            unsafe {
-                match len {
-                    0..=LOOPED => copy_short(from, to, len),
-                    _ => copy(from, to, len),
-                }
-                to = to.add(len);
+        let [(head, head_len), (body, body_len)] = pieces;
+        let to = place.as_ptr();
+        // SAFETY: the caller vouches for the pieces, and for the place, in which each begins behind the one before it and which ends behind the word,
+        // which is aligned.
+        unsafe {
+            if is_one_line(to, head_len + body_len) {
+                copy_within_line(head, to, head_len);
+                copy_within_line(body, to.add(head_len), body_len);
+            } else {
+                write_lines(pieces, to);
             }
+            put_last(to.add(head_len + body_len).cast(), last)
         }
-        // SAFETY: the place ends behind this word, which is aligned.
-        unsafe { put_last(to.cast(), last) }
     }
 
     /// The same of long pieces, past the caches if that takes less time.
@@ -178,6 +175,21 @@ impl Mapped {
             if let Some(next) = NonNull::new(place.as_ptr().wrapping_add(step.wrapping_mul(2))) {
                 each_line_of(next, len, prefetch_to_write);
             }
+        }
+    }
+}
+
+/// Writes pieces to a place that is in several lines.
+///
+/// # Safety
+/// As [`Mapped::write_pieces`].
+#[inline(never)] // the way of short ones stays short
+unsafe fn write_lines(pieces: [(*const u8, usize); 2], mut to: *mut u8) {
+    for (from, len) in pieces {
+        // SAFETY: the caller vouches for the piece, and for the place, in which each begins behind the one before it.
+        unsafe {
+            copy_out(from, to, len);
+            to = to.add(len);
         }
     }
 }

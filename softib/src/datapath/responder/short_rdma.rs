@@ -11,7 +11,7 @@ use crate::objects::reply::Target;
 use crate::objects::work::WORD;
 use crate::objects::world::World;
 use crate::shm::cell::{Found, Head, flag, op};
-use crate::shm::copy::copy;
+use crate::shm::copy::copy_out;
 use crate::shm::layout::QPS;
 use crate::shm::map::Map;
 use crate::shm::ring::{self, Pushed, SendRing};
@@ -67,7 +67,7 @@ impl Way<'_> {
         }
         let answer = Head { len: target.len, ..self.head };
         // SAFETY: the range lies in a valid MR with remote read (checked); push hands out room for len bytes.
-        let fill = |to: *mut u8| unsafe { copy(place as *const u8, to, target.len as usize) };
+        let fill = |to: *mut u8| unsafe { copy_out(place as *const u8, to, target.len as usize) };
         ring::while_asked(self.map, found.ring, found.head.imm, || self.ring.push(answer, fill))
     }
 

@@ -5,7 +5,7 @@ use crate::clock;
 use crate::errno::Errno;
 use crate::shm::cell::{Begin, Head, INLINE_MAX, PAST, Via, flag, op};
 use crate::shm::cells::{Cells, each_line, prefetch_to_write};
-use crate::shm::copy::copy_short;
+use crate::shm::copy::copy_to_cell;
 use crate::shm::layout::*;
 use crate::shm::map::{Map, Word};
 use crate::shm::shortage::{self, take_space};
@@ -465,7 +465,7 @@ impl SendRing {
         let cell = self.cells.at(seq);
         // SAFETY: the caller passes head.len readable bytes, INLINE_MAX at most; a cell has room
         // for as many, and it is ours until it is marked.
-        unsafe { copy_short(payload, cell.payload(), head.len as usize) };
+        unsafe { copy_to_cell(payload, cell.payload(), head.len as usize) };
         cell.emit(head);
         cell.mark(seq);
         self.after(seq)
