@@ -384,6 +384,37 @@ fn an_srq_tells_once_when_it_runs_low_and_its_qp_when_the_last_is_gone() {
     assert_eq!(unsafe { (table().destroy_srq)(srq) }, 0);
 }
 
+/// Senders have claimed what has not been taken yet: there are fewer left than the program has posted and not got back.
+#[test]
+fn an_srq_runs_low_for_its_senders_before_its_program_has_taken_what_has_come() {
+    let dev = Dev::open();
+    let srq = dev.srq(32);
+    let buf = dev.buf(64);
+    let a = dev.qp(IBV_QPT_RC, dev.cq(64));
+    let b = dev.qp_with(IBV_QPT_RC, dev.cq(64), srq, |_| ());
+    a.connect(b.num(), &Path::default());
+    b.connect(a.num(), &Path::default());
+    let post = || assert_eq!(srq_recv(srq, 0, buf.sge(0, 8)), 0);
+    let limit = || {
+        let mut is = ibv_srq_attr::default();
+        assert_eq!(unsafe { (table().query_srq)(srq, &mut is) }, 0);
+        is.srq_limit
+    };
+    let mut armed = ibv_srq_attr { srq_limit: 12, ..Default::default() };
+    assert_eq!(unsafe { (table().modify_srq)(srq, &mut armed, IBV_SRQ_LIMIT as i32) }, 0);
+    (0..16).for_each(|_| post());
+    assert_eq!(limit(), 12, "what has never been claimed does not fall below it");
+    for wr_id in 0..8 {
+        assert_eq!(a.send(wr_id, &[buf.sge(0, 8)]), 0);
+    }
+    (0..8).for_each(|_| post());
+    assert_eq!(limit(), 0, "8 were left when more were posted");
+    assert_eq!(next_event_of(&dev, IBV_EVENT_SRQ_LIMIT_REACHED).event_type, IBV_EVENT_SRQ_LIMIT_REACHED);
+    for wr_id in 0..8 {
+        assert_eq!((a.wait().wr_id, b.wait().wr_id), (wr_id, 0));
+    }
+}
+
 #[test]
 fn a_resized_srq_keeps_its_receives_and_takes_more() {
     let dev = Dev::open();

@@ -2,6 +2,7 @@
 
 use super::guard::guard;
 use super::handle::{engine, qp_index, sge_list, srq_key};
+use crate::datapath::responder::tell_limit_before_posts;
 use crate::engine::state::State;
 use crate::errno::Errno;
 use crate::objects::mr::Mrs;
@@ -178,6 +179,7 @@ pub unsafe extern "C" fn post_srq_recv(
     let mut at = wr;
     let result = guard(|| {
         let mut state = engine()?.enter();
+        tell_limit_before_posts(&mut state.w, srq_key(srq));
         let World { srqs, mrs, segment, heap, retired, .. } = &mut state.w;
         let srq = srqs.get_mut(srq_key(srq)).ok_or(Errno::INVAL)?;
         answer(&mut srq.queue, (segment, heap, retired));

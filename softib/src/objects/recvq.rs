@@ -168,6 +168,13 @@ pub struct RecvQ {
 }
 
 impl RecvQ {
+    /// How many receives of a queue with many senders can still be claimed, if some have been claimed that have not been taken.
+    #[inline]
+    pub fn unclaimed(&self) -> Option<u32> {
+        let left = self.tail.wrapping_sub(self.place.next_claim()?);
+        (left < self.outstanding).then_some(left)
+    }
+
     /// An empty queue, placed in the segment. ENOMEM: no room there.
     pub fn new(
         segment: &Segment,

@@ -231,6 +231,11 @@ impl Place {
         }
     }
 
+    /// The position that is claimed next in a queue with many senders.
+    pub fn next_claim(&self) -> Option<u32> {
+        self.entries().map(|entries| entries.head.load(Ordering::Relaxed))
+    }
+
     /// Posts position `pos` in a queue with one sender (target).
     #[inline]
     pub fn post(&self, pos: u32, len: u32) {

@@ -26,7 +26,7 @@ mod window;
 pub mod xrc;
 
 pub use cell::cell;
-pub use placing::From;
+pub use placing::{From, tell_limit_before_posts};
 pub use short::{Short, Way, meaning, take_filled, take_short};
 pub use short_rdma::answer_short;
 pub use short_xrc::take_over_xrc;

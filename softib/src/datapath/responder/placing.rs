@@ -25,6 +25,18 @@ pub fn tell_limit(w: &mut World, key: usize) {
     }
 }
 
+/// The same before receives are posted: what senders have claimed by then is left no more, though not all of it has been delivered. A receiver that
+/// posts as fast as it takes would never have been below its limit otherwise, while its senders find nothing.
+#[inline]
+pub fn tell_limit_before_posts(w: &mut World, key: usize) {
+    let Some(srq) = w.srqs.get_mut(key) else { return };
+    if srq.limit != 0 && srq.queue.unclaimed().is_some_and(|left| left < srq.limit) {
+        srq.limit = 0;
+        let context = srq.context;
+        w.async_event(context, IBV_EVENT_SRQ_LIMIT_REACHED, Subject::Srq(key));
+    }
+}
+
 /// Copies a cell's payload into a receive's buffers from `offset` on. False: they are not what they were when posted.
 #[inline(always)]
 pub fn scatter(mrs: &Mrs, pd: usize, sges: &[ibv_sge], offset: u32, found: &Found) -> bool {
