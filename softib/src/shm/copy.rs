@@ -60,7 +60,7 @@ pub unsafe fn put_last(to: *mut u64, word: u64) {
 pub const STREAMS: bool = cfg!(target_arch = "x86_64");
 
 /// Copies `len` bytes past the caches: straight to memory, with no line taken from another processor that has it. A store behind it is not seen
-/// before them.
+/// before them. What is not all of a line is written through the caches.
 ///
 /// # Safety
 /// As [`copy`].
@@ -82,7 +82,7 @@ pub unsafe fn stream(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// Bytes of a line; what is not all of one is written through the caches.
+/// Bytes of a cache line.
 const LINE: usize = 64;
 
 /// As [`copy`]: there is no other way.
@@ -146,7 +146,8 @@ pub unsafe fn copy_out(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// The same of what fits a cell.
+/// The same of what fits a cell. Short ones are in the two lines that each look of its reader asks for, and gain nothing: 64 and 100 bytes take up to
+/// 1.1 of the time by lines.
 ///
 /// # Safety
 /// As [`copy`].
