@@ -409,7 +409,8 @@ fn an_srq_runs_low_for_its_senders_before_its_program_has_taken_what_has_come() 
     }
     (0..8).for_each(|_| post());
     assert_eq!(limit(), 0, "8 were left when more were posted");
-    assert_eq!(next_event_of(&dev, IBV_EVENT_SRQ_LIMIT_REACHED).event_type, IBV_EVENT_SRQ_LIMIT_REACHED);
+    let event = next_event_of(&dev, IBV_EVENT_SRQ_LIMIT_REACHED);
+    assert_eq!(unsafe { event.element.srq }, srq);
     for wr_id in 0..8 {
         assert_eq!((a.wait().wr_id, b.wait().wr_id), (wr_id, 0));
     }

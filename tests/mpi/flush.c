@@ -87,7 +87,7 @@ static void *other_thread(void *unused) {
 static void other_threads(void) {
     pthread_t thread;
     REQUIRE(pthread_create(&thread, NULL, other_thread, NULL) == 0, "no thread");
-    while (turns[CHAINS - 1] == 0) sched_yield();
+    while (turns[CHAINS - 1] == 0) sched_yield(); /* from here on both are at work */
     for (int i = 0; i < ROUNDS; i++) {
         atomic_int done = 0;
         get(count, &done);

@@ -168,13 +168,6 @@ pub struct RecvQ {
 }
 
 impl RecvQ {
-    /// How many receives of a queue with many senders can still be claimed, if some have been claimed that have not been taken.
-    #[inline]
-    pub fn unclaimed(&self) -> Option<u32> {
-        let left = self.tail.wrapping_sub(self.place.next_claim()?);
-        (left < self.outstanding).then_some(left)
-    }
-
     /// An empty queue, placed in the segment. ENOMEM: no room there.
     pub fn new(
         segment: &Segment,
@@ -206,6 +199,13 @@ impl RecvQ {
             lists: vec![ibv_sge::default(); listed as usize].into_boxed_slice(),
             displaced: HashMap::new(),
         })
+    }
+
+    /// How many receives of a queue with many senders can still be claimed, if some have been claimed that have not been taken.
+    #[inline]
+    pub fn unclaimed(&self) -> Option<u32> {
+        let left = self.tail.wrapping_sub(self.place.next_claim()?);
+        (left < self.outstanding).then_some(left)
     }
 
     /// Where the queue was, so that its space can be released.

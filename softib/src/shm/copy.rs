@@ -114,11 +114,9 @@ pub unsafe fn copy_short(from: *const u8, to: *mut u8, len: usize) {
                 ends::<u128>(from, to, 32);
             }
             65.. => {
-                let last = len - 64;
-                let line =
-                    |at| (0..2).for_each(|i| ends::<u128>(from.add(at + 32 * i), to.add(at + 32 * i), 32));
-                (0..last).step_by(64).for_each(line);
-                line(last);
+                let last = len - LINE;
+                (0..last).step_by(LINE).for_each(|at| copy_line(from.add(at), to.add(at)));
+                copy_line(from.add(last), to.add(last));
             }
             4..=7 => ends::<u32>(from, to, len),
             2..=3 => ends::<u16>(from, to, len),
@@ -178,7 +176,7 @@ pub unsafe fn copy_by_lines(from: *const u8, to: *mut u8, len: usize) {
         copy_short(from, to, first);
         let mut at = first;
         while len - at >= LINE {
-            (0..2).for_each(|i| ends::<u128>(from.add(at + 32 * i), to.add(at + 32 * i), 32));
+            copy_line(from.add(at), to.add(at));
             at += LINE;
         }
         copy_short(from.add(at), to.add(at), len - at);
@@ -194,7 +192,7 @@ pub fn is_one_line(to: *const u8, len: usize) -> bool {
 /// Copies `len` bytes, no more than a line has.
 ///
 /// # Safety
-/// As [`copy`].
+/// As [`copy`], and `len` is [`LINE`] at most.
 #[inline(always)]
 pub unsafe fn copy_within_line(from: *const u8, to: *mut u8, len: usize) {
     // SAFETY: as the caller promises.
@@ -204,7 +202,21 @@ pub unsafe fn copy_within_line(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// The same of 8 to 16 bytes.
+/// Copies as many bytes as a line has.
+///
+/// # Safety
+/// As [`copy`].
+#[inline(always)]
+unsafe fn copy_line(from: *const u8, to: *mut u8) {
+    const HALF: usize = LINE / 2;
+    // SAFETY: both halves lie inside the line's bytes that the caller vouches for.
+    unsafe {
+        ends::<u128>(from, to, HALF);
+        ends::<u128>(from.add(HALF), to.add(HALF), HALF);
+    }
+}
+
+/// As [`copy_short`], of 8 to 16 bytes.
 ///
 /// # Safety
 /// As [`copy`].

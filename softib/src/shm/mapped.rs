@@ -122,7 +122,7 @@ impl Mapped {
         let [(head, head_len), (body, body_len)] = pieces;
         let to = place.as_ptr();
         // SAFETY: the caller vouches for the pieces, and for the place, in which each begins behind the one before it and which ends behind the word,
-        // which is aligned.
+        // which is aligned. Where both are in one line neither is longer than that.
         unsafe {
             if is_one_line(to, head_len + body_len) {
                 copy_within_line(head, to, head_len);

@@ -231,7 +231,7 @@ impl Place {
         }
     }
 
-    /// The position that is claimed next in a queue with many senders.
+    /// The position that is claimed next in a queue with many senders, as these say (target).
     pub fn next_claim(&self) -> Option<u32> {
         self.entries().map(|entries| entries.head.load(Ordering::Relaxed))
     }

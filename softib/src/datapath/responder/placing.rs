@@ -2,6 +2,7 @@
 
 use crate::objects::events::Subject;
 use crate::objects::mr::Mrs;
+use crate::objects::recvq::RecvQ;
 use crate::objects::sges::spread;
 use crate::objects::world::World;
 use crate::shm::cell::{Envelope, Found, Head, flag};
@@ -17,20 +18,20 @@ pub struct From {
 /// Tells the program, once, that an SRQ has fallen below its limit.
 #[inline]
 pub fn tell_limit(w: &mut World, key: usize) {
-    let Some(srq) = w.srqs.get_mut(key) else { return };
-    if srq.queue.outstanding < srq.limit {
-        srq.limit = 0;
-        let context = srq.context;
-        w.async_event(context, IBV_EVENT_SRQ_LIMIT_REACHED, Subject::Srq(key));
-    }
+    tell_if_below(w, key, |queue| Some(queue.outstanding));
 }
 
 /// The same before receives are posted: what senders have claimed by then is left no more, though not all of it has been delivered. A receiver that
 /// posts as fast as it takes would never have been below its limit otherwise, while its senders find nothing.
 #[inline]
 pub fn tell_limit_before_posts(w: &mut World, key: usize) {
-    let Some(srq) = w.srqs.get_mut(key) else { return };
-    if srq.limit != 0 && srq.queue.unclaimed().is_some_and(|left| left < srq.limit) {
+    tell_if_below(w, key, RecvQ::unclaimed);
+}
+
+#[inline(always)]
+fn tell_if_below(w: &mut World, key: usize, left: impl FnOnce(&RecvQ) -> Option<u32>) {
+    let Some(srq) = w.srqs.get_mut(key).filter(|srq| srq.limit != 0) else { return };
+    if left(&srq.queue).is_some_and(|left| left < srq.limit) {
         srq.limit = 0;
         let context = srq.context;
         w.async_event(context, IBV_EVENT_SRQ_LIMIT_REACHED, Subject::Srq(key));
