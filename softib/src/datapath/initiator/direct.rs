@@ -88,16 +88,16 @@ fn copy_own(local: u64, remote: u64, len: usize, reading: bool) {
 fn copy_remote(pid: i32, local: u64, remote: u64, len: usize, reading: bool) -> Result<(), Errno> {
     let mut done = 0;
     while done < len {
-        let mine = part(local, done, len);
-        // Each is a copy of its own to the kernel, after the one before it.
+        // To the kernel each is a copy of its own, behind the one before it. Of the peer's ranges each would cost another look at its pages.
         let body = if reading { len } else { copy::body(remote, len).max(done) };
-        let theirs = [part(remote, done, body), part(remote, body, len)];
+        let mine = [part(local, done, body), part(local, body, len)];
+        let theirs = part(remote, done, len);
         // SAFETY: the local range is a buffer that the program vouches for (checked against its MR); the remote one is
         // touched by the kernel on behalf of its owner's registration (checked).
         let moved = unsafe {
             match reading {
-                true => libc::process_vm_readv(pid, &mine, 1, theirs.as_ptr(), 1, 0),
-                false => libc::process_vm_writev(pid, &mine, 1, theirs.as_ptr(), 2, 0),
+                true => libc::process_vm_readv(pid, mine.as_ptr(), 1, &theirs, 1, 0),
+                false => libc::process_vm_writev(pid, mine.as_ptr(), 2, &theirs, 1, 0),
             }
         };
         match moved {
