@@ -136,7 +136,7 @@ impl Reader {
 #[test]
 fn requests_behind_others_move_what_they_name_whatever_the_memorys_owner_does() {
     // Processes of other tests do not count.
-    Child::start_with("reader", &[("SOFTIB_PROCESSORS", "64")]).finish();
+    Child::start_with("reader", &[("SOFTIB_PROCESSORS", "64"), ("SOFTIB_CMA", "late")]).finish();
 }
 
 fn reader() {

@@ -154,5 +154,5 @@ fn one() {
 
 #[test]
 fn long_reads_that_cross_are_fetched_and_others_are_sent() {
-    Child::start_with("one", &[("SOFTIB_PROCESSORS", "2")]).finish();
+    Child::start_with("one", &[("SOFTIB_PROCESSORS", "2"), ("SOFTIB_CMA", "late")]).finish();
 }

@@ -24,6 +24,7 @@ fn child_main() {
         Some("reader") => reader(),
         Some("giver") => giver(),
         Some("crowded") => crowded(),
+        Some("chooser") => chooser(),
         Some("alone with one") => alone_with_one(),
         Some("writer") => writer(),
         other => assert_eq!(other, None, "no such role"),
@@ -228,8 +229,8 @@ const FORGETS: u8 = 3;
 const ENDS: u8 = 4;
 /// It polls between pieces of a computation.
 const TESTS: u8 = 5;
-/// Processes of other tests do not count.
-const ENOUGH_PROCESSORS: &[(&str, &str)] = &[("SOFTIB_PROCESSORS", "64")];
+/// Processes of other tests do not count, and a polling owner is asked whatever takes less time.
+const ENOUGH_PROCESSORS: &[(&str, &str)] = &[("SOFTIB_PROCESSORS", "64"), ("SOFTIB_CMA", "late")];
 
 /// How long a piece is.
 const PIECE: std::time::Duration = std::time::Duration::from_micros(20);
@@ -456,6 +457,43 @@ fn reader() {
 #[test]
 fn what_a_polling_owner_is_given_is_written_once() {
     Child::start_with("giver", ENOUGH_PROCESSORS).finish();
+}
+
+/// While both sides poll, either way is taken now and then, and what is moved is the same.
+#[test]
+fn what_goes_by_hand_now_and_then_is_what_goes_through_the_rings() {
+    Child::start_with("chooser", &[("SOFTIB_PROCESSORS", "64")]).finish();
+}
+
+fn chooser() {
+    let dev = Dev::open();
+    unsafe { (softib::driver_table().await_writes.unwrap())() };
+    let (qp, mut buf, child, at) = with_owner(&dev);
+    const LENGTHS: [usize; 4] = [3000, 16_000, MIDDLE, SOME];
+    for len in LENGTHS {
+        let (before, began, mut value) = (softib::stats(), std::time::Instant::now(), 0u8);
+        let beyond = at.0 + SOME as u64;
+        let moved = |opcode, sge| {
+            assert_eq!(qp.rdma(1, opcode, sge, beyond, at.1), 0);
+            assert_eq!(qp.wait().status, IBV_WC_SUCCESS, "{:?}", softib::stats());
+        };
+        while softib::stats().rdma_direct < before.rdma_direct + 5
+            || softib::stats().rdma_ring < before.rdma_ring + 5
+        {
+            assert!(began.elapsed() < PATIENCE, "{len} bytes: {:?}", softib::stats());
+            (0..100).for_each(|_| assert!(poll(qp.cq).is_none()));
+            value = value.wrapping_add(1);
+            buf.data[..len].fill(value);
+            buf.data[len..2 * len].fill(!value);
+            moved(IBV_WR_RDMA_WRITE, buf.sge(0, len));
+            moved(IBV_WR_RDMA_READ, buf.sge(len, len));
+            assert!(buf.data[len..2 * len].iter().all(|byte| *byte == value), "{:?}", softib::stats());
+        }
+    }
+    buf.data[0] = ENDS;
+    assert_eq!(qp.rdma(1, IBV_WR_RDMA_WRITE, buf.sge(0, 1), at.0, at.1), 0);
+    assert_eq!(qp.wait().status, IBV_WC_SUCCESS);
+    child.finish();
 }
 
 /// Where there are more processes than processors the peer may not be running: what is moved in a few microseconds is not left to it.

@@ -65,7 +65,7 @@ pub enum Variable {
     Gids,
     /// `0` or `1`.
     Router,
-    /// `0`, `node` or `1`.
+    /// `0`, `node`, `late` or `1`.
     Copies,
     /// A number of milliseconds.
     CmTimeout,
@@ -102,9 +102,10 @@ impl fmt::Display for SettingsError {
                 "up to 6 addresses like fd00::5,192.0.2.7/24, those of the next port behind a semicolon",
             ),
             Variable::Router => ("SOFTIB_ROUTER", "0 or 1"),
-            Variable::Copies => {
-                ("SOFTIB_CMA", "0 (never), node (within a node) or 1 (wherever it is allowed)")
-            }
+            Variable::Copies => (
+                "SOFTIB_CMA",
+                "0 (never), node (within a node), late (where a peer is late) or 1 (wherever it is allowed)",
+            ),
             Variable::CmTimeout => ("SOFTIB_CM_TIMEOUT", "a number of milliseconds"),
             Variable::CheckMemory => ("SOFTIB_CHECK_MEMORY", "0 or 1"),
             Variable::Processors => ("SOFTIB_PROCESSORS", "a number from 1"),
@@ -201,6 +202,8 @@ pub(crate) enum Copies {
     Never,
     /// Processes of one node.
     WithinNode,
+    /// All, but only for what a peer that looks at its rings does not move in time.
+    Late,
     /// All, where the system allows it.
     Anywhere,
 }
@@ -215,6 +218,7 @@ impl Copies {
         match text {
             "0" => Ok(Copies::Never),
             "node" => Ok(Copies::WithinNode),
+            "late" => Ok(Copies::Late),
             "1" => Ok(Copies::Anywhere),
             _ => Err(error(Variable::Copies, text)),
         }

@@ -16,6 +16,7 @@
 //! reply    answers to requests for memory          faults   a plan of faults, and one under way
 //! shared   memory that peers map                   mapped_files  files of peers' programs, mapped here
 //! filling  buffers of peers that we fill           fillers  peers that fill ours
+//! moves    how data moves: by rings, or by hand
 //! world    all of these but queue pairs
 //! qp       queue pairs                             qp_state the state machine's attribute table (pure)
 //! table    objects by index, the recent one at once
@@ -44,6 +45,8 @@ pub mod grant;
 pub mod groups;
 /// [`mapped_files::MappedFiles`].
 pub mod mapped_files;
+/// [`moves::Moves`].
+pub mod moves;
 /// [`mr::Mrs`], [`mr::Pd`].
 pub mod mr;
 /// [`mw::Window`].

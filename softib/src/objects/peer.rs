@@ -6,8 +6,10 @@
 
 use super::filling::Filling;
 use super::mapped_files::MappedFiles;
+use super::moves::{Kind, Moves};
+use super::work::Work;
 use crate::errno::Errno;
-use crate::fabric::pkeys_match;
+use crate::fabric::{Copies, pkeys_match};
 use crate::shm::barrier::Barrier;
 use crate::shm::card::{self, Card};
 use crate::shm::cell::destination;
@@ -28,7 +30,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Another process: its segment, mapped as far as it is used, and our ring in it.
 #[derive(Debug)]
@@ -54,6 +56,8 @@ pub struct Peer {
     pub came: Option<(u32, u32, Instant)>,
     /// How we write what we give it.
     pub gifts: Pace,
+    /// Which way data moves.
+    pub moves: Moves,
     /// Files that its program has mapped.
     pub files: MappedFiles,
     is_self: bool,
@@ -75,6 +79,14 @@ impl Peer {
     pub fn recheck(&mut self) {
         if !self.is_self {
             self.live.ask_lock(&self.file);
+        }
+    }
+
+    /// It has answered a request. Its time, if it is timed, says which way others are to go.
+    pub fn note_answer(&mut self, work: &Work) {
+        if let Some((kind, since)) = work.timed.zip(work.since).filter(|(kind, _)| *kind != Kind::Crossing) {
+            let time = timing::now() - since + Duration::from_nanos(work.spent.into());
+            self.moves.note(kind, false, work.len, time);
         }
     }
 
@@ -284,7 +296,7 @@ fn attach(dir: &std::path::Path, slot: usize, me: (usize, u64), barrier: &Barrie
     let ring = SendRing::claim(&map, &file, me, fenced, ring::may_be_large(&file))?;
     let heaps = Heaps::new(&map, &file);
     let (reachable, pace, came, gifts) = (None, Pace::default(), None, Pace::default());
-    let files = MappedFiles::default();
+    let (moves, files) = (Moves::new(Copies::from_environment() == Ok(Copies::Late)), MappedFiles::default());
     Ok(Peer {
         map,
         heaps,
@@ -298,6 +310,7 @@ fn attach(dir: &std::path::Path, slot: usize, me: (usize, u64), barrier: &Barrie
         pace,
         came,
         gifts,
+        moves,
         files,
         is_self,
     })

@@ -1,5 +1,6 @@
 //! A send request: what it asks for, how far it is, what it waits for; and its payload.
 
+use super::moves::Kind;
 use super::mw::Binding;
 use super::sges::gather;
 use crate::errno::Errno;
@@ -57,6 +58,11 @@ pub struct Work {
     pub crosses: bool,
     /// How often it has been waited for again, as it had a reason to be late.
     pub waited: u8,
+    /// READ, or WRITE that is given: its kind, if it is timed, and when it was asked for, or came to the head of the queue. What it took to give it
+    /// before, in nanoseconds.
+    pub timed: Option<Kind>,
+    pub since: Option<Instant>,
+    pub spent: u32,
     /// All of it is in the ring, in cells before number `in_ring`, and the receiver's queue pair was no more open then: it is over if that is
     /// open after all, or has taken it in.
     pub unconfirmed: bool,
@@ -74,6 +80,11 @@ const LEAST_CROSSING: u32 = 768 << 10;
 
 /// The same where the processors share no cache: each copy takes longer there, by what is written to the ring.
 const LEAST_CROSSING_FAR: u32 = 128 << 10;
+
+/// A READ of so many bytes may be better fetched if it crosses one of the peer's.
+pub fn may_cross(len: u32) -> bool {
+    len >= LEAST_CROSSING_FAR
+}
 
 /// What a request names on the other side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -207,7 +218,7 @@ pub enum Step {
 impl Work {
     /// Whether it is a READ so long that it may be better fetched if it crosses one of the peer's.
     pub fn may_cross(&self) -> bool {
-        self.opcode == IBV_WR_RDMA_READ && self.len >= LEAST_CROSSING_FAR
+        self.opcode == IBV_WR_RDMA_READ && may_cross(self.len)
     }
 
     /// Whether it is better fetched if it crosses one of the peer's, whose processor is far or not.
@@ -219,6 +230,14 @@ impl Work {
     #[inline]
     pub fn fetches(&self) -> bool {
         self.opcode.wrapping_sub(IBV_WR_RDMA_READ) <= IBV_WR_ATOMIC_FETCH_AND_ADD - IBV_WR_RDMA_READ
+    }
+
+    /// The time of one that is timed begins, if it has not.
+    #[inline]
+    pub fn begin(&mut self, now: Instant) {
+        if self.timed.is_some() {
+            self.since.get_or_insert(now);
+        }
     }
 
     /// Data is still to be handed to the peer, which is given it.

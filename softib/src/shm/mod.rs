@@ -14,6 +14,7 @@
 //! cells     the cells of a ring: two cache lines each
 //! ring      one ring per ordered pair of processes, in the receiver's segment
 //! pace      how a peer is to write long data into a ring
+//! choice    two ways to do the same, of which one takes less time
 //! placed    the message that the program reads where it lies in a ring
 //! rq        receive queues that the initiator consumes with its own hand
 //! buffers   where the buffers of posted receives are, for an initiator that fills them
@@ -52,6 +53,8 @@ pub mod card;
 pub mod cell;
 /// A ring's cells.
 pub mod cells;
+/// Two ways to do the same.
+pub mod choice;
 /// The protocol of shared receive queues.
 pub mod claims;
 /// Copies of payloads.

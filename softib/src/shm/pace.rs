@@ -6,47 +6,32 @@
 //! reader times what comes, and now and then has some come the other way. It says which in each READ, and of messages in a word of the ring. Who
 //! gives a WRITE to its target times its own copies of the pieces: those are as slow, and how long the target takes says little, for it may be writing, too.
 
+use super::choice::{Choice, Trials};
 use super::copy::STREAMS;
 use std::time::Duration;
 
-/// Transfers up to the first trial of the other way, and behind a change.
-const SOON: u16 = 8;
-/// Most transfers from one trial to the next: a trial of the worse way takes up to three times as long.
-const SELDOM: u16 = 256;
-/// Bytes to which times refer.
-const UNIT: u64 = 16 << 10;
-
-/// The way in use, and how long transfers take in each.
+/// The way in use, which is past the caches if it is the other one, and how long transfers take in each.
 #[derive(Debug)]
-pub struct Pace {
-    streams: bool,
-    /// Nanoseconds for [`UNIT`] bytes, through the caches and past them; 0: not known.
-    took: [u32; 2],
-    /// Transfers up to the next trial of the other way, and from there to the one behind it.
-    left: u16,
-    next: u16,
-}
+pub struct Pace(Choice);
+
+/// A trial of the worse way takes up to three times as long.
+const TRIALS: Trials = Trials { soon: 8, seldom: 256, burst: 1 };
 
 impl Default for Pace {
     fn default() -> Pace {
-        Pace { streams: false, took: [0; 2], left: SOON, next: SOON }
+        Pace(Choice::new(TRIALS))
     }
 }
 
 impl Pace {
     /// Whether transfers come past the caches, but for trials.
     pub fn streams(&self) -> bool {
-        self.streams
+        self.0.is_other()
     }
 
     /// Whether the next transfer is to come past the caches.
     pub fn next_streams(&mut self) -> bool {
-        self.left = self.left.saturating_sub(1);
-        if self.left > 0 {
-            return self.streams;
-        }
-        self.left = self.next;
-        !self.streams
+        self.0.go()
     }
 
     /// We have written so many bytes for a peer to read, past the caches or not, in so much time. What has gone past them it gets from memory,
@@ -63,27 +48,7 @@ impl Pace {
 
     /// So many bytes have come, past the peer's caches or not, in so much time from when it began to write to when they had been read.
     pub fn note(&mut self, streamed: bool, len: u32, time: Duration) {
-        let unit = u128::from(UNIT) * time.as_nanos() / u128::from(len.max(1));
-        let unit = u32::try_from(unit).unwrap_or(u32::MAX / 8).clamp(1, u32::MAX / 8);
-        let (is_trial, known) = (streamed != self.streams, &mut self.took[usize::from(streamed)]);
-        *known = match *known {
-            0 => unit,
-            _ if is_trial => unit,
-            // One that was interrupted counts as much as one that is twice as slow.
-            before => (3 * before + unit.min(2 * before)) / 4,
-        };
-        self.decide(is_trial);
-    }
-
-    /// Changes to the other way if that takes less time by an eighth.
-    fn decide(&mut self, was_trial: bool) {
-        let (now, other) = (self.took[usize::from(self.streams)], self.took[usize::from(!self.streams)]);
-        if other != 0 && other + other / 8 < now {
-            self.streams = !self.streams;
-            (self.left, self.next) = (SOON, SOON);
-        } else if was_trial {
-            self.next = (2 * self.next).min(SELDOM);
-        }
+        self.0.note(streamed, len, time);
     }
 }
 
@@ -157,7 +122,7 @@ mod tests {
                 let past = pace.next_streams();
                 pace.note_written(past, 16 << 10, Duration::from_nanos(costs[usize::from(past)]));
             }
-            assert_eq!(pace.streams, streams, "{costs:?}");
+            assert_eq!(pace.streams(), streams, "{costs:?}");
         }
     }
 
@@ -207,7 +172,7 @@ mod tests {
         let mut pace = Pace::default();
         streamed(&mut pace, NEAR, 300);
         pace.note(false, 64 << 10, Duration::from_secs(100));
-        assert!(!pace.streams);
+        assert!(!pace.streams());
         assert!(streamed(&mut pace, [1500, 1400], 1000) < 20);
     }
 }

@@ -1,7 +1,8 @@
 //! Answers to requests for memory: they belong to the request at the head of the send queue.
 
 use super::finish::finish_head;
-use crate::datapath::pieces::is_whole;
+use crate::datapath::pieces::{PIECE, is_whole};
+use crate::objects::moves::Copied;
 use crate::objects::mr::Mrs;
 use crate::objects::peer::{Link, Peer};
 use crate::objects::qp::{Qp, Qps};
@@ -45,11 +46,30 @@ pub fn response_arrived(qp: &mut Qp, w: &mut World, found: &Found) {
         return;
     }
     if queued.work.asked {
-        let by_and_by = queued.wait.is_now_and_then(w.was_elsewhere);
-        let note = if by_and_by { Link::was_slow } else { Link::was_in_time };
-        qp.last_link().into_iter().for_each(note);
+        note_end(qp, w);
     }
     finish_head(qp, w, IBV_WC_SUCCESS);
+}
+
+/// The peer has carried out the request at the head of the SQ. How long that has taken says little of a READ that has crossed one of the peer's, or of a
+/// program that looks around now and then only.
+fn note_end(qp: &mut Qp, w: &mut World) {
+    let Some(queued) = qp.sq.front() else { return };
+    let by_and_by = queued.wait.is_now_and_then(w.was_elsewhere);
+    let crossed = queued.work.may_cross() && has_crossed(qp, &queued.work);
+    let note = if by_and_by { Link::was_slow } else { Link::was_in_time };
+    qp.last_link().into_iter().for_each(note);
+    if !by_and_by
+        && !crossed
+        && let Some((peer, work)) = asked_of(qp, w)
+    {
+        peer.note_answer(&work);
+    }
+}
+
+/// A request of the peer's has been seen under way together with this one of ours.
+fn has_crossed(qp: &Qp, work: &Work) -> bool {
+    work.crosses || work.heard != qp.heard
 }
 
 /// Whether an answer is to the request at the head of the SQ.
@@ -91,10 +111,18 @@ fn take_data(qp: &mut Qp, w: &mut World, found: &Found) -> bool {
         peer.came = Some((work.number, qp.num, timing::now()));
     }
     let Some(queued) = qp.sq.front_mut().filter(|_| fits) else { return false };
+    // Of a long one the copy of one piece is timed.
+    let since = (before == PIECE && queued.work.may_cross()).then(timing::now);
     if !place_answer(&w.mrs, queued, pd, found) {
         return false;
     }
     queued.work.sent += len;
+    if let Some(since) = since
+        && let Some((peer, _)) = asked_of(qp, w)
+    {
+        peer.moves.note_copy(Copied::Out, since);
+    }
+    let Some(queued) = qp.sq.front() else { return false };
     if before > 0 && before + len == whole && !queued.wait.is_now_and_then(w.was_elsewhere) {
         has_come(qp, w);
     }
@@ -105,8 +133,11 @@ fn take_data(qp: &mut Qp, w: &mut World, found: &Found) -> bool {
 /// whether it has crossed such a request of the peer's.
 fn has_come(qp: &mut Qp, w: &mut World) {
     if let Some(work) = qp.sq.front().map(|queued| queued.work).filter(Work::may_cross) {
-        let crossed = work.crosses || work.heard != qp.heard;
+        let crossed = has_crossed(qp, &work);
         qp.link.iter_mut().for_each(|link| link.note_crossing(crossed));
+        if crossed && let Some((peer, _)) = asked_of(qp, w) {
+            peer.moves.note_crossing(PIECE);
+        }
     }
     if let Some((peer, work)) = asked_of(qp, w)
         && let Some((number, num, since)) = peer.came.take()

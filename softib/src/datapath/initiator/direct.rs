@@ -121,7 +121,7 @@ pub fn may_reach(peer: &Peer) -> bool {
         Ok(Copies::Never) => false,
         Ok(Copies::WithinNode) => peer.cards[0].guid == guid(0),
         // What cannot be understood keeps the device from being opened.
-        Ok(Copies::Anywhere) | Err(_) => true,
+        Ok(Copies::Late | Copies::Anywhere) | Err(_) => true,
     }
 }
 

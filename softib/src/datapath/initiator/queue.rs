@@ -40,7 +40,9 @@ pub fn wait_for(qp: &Qp, w: &mut World, queued: &mut Queued, step: Step) -> Opti
         Step::Held(until) => Wait::Held { until },
         Step::Answer => Wait::Answer,
         Step::Data => {
-            Wait::Data { sent: queued.work.sent, until: timing::now() + soon(&queued.work), elsewhere: 0 }
+            let now = timing::now();
+            queued.work.begin(now);
+            Wait::Data { sent: queued.work.sent, until: now + soon(&queued.work), elsewhere: 0 }
         }
         Step::Turn => Wait::Turn,
         Step::Room => {
@@ -199,6 +201,7 @@ const LEAST_LEFT: u32 = 128 << 10;
 fn hurry(queued: &mut Queued, now: Instant, was_elsewhere: bool) -> bool {
     let work = &mut queued.work;
     if queued.wait == Wait::Asked {
+        work.begin(now);
         queued.wait = Wait::Data { sent: work.sent, until: now + soon(work), elsewhere: 0 };
     }
     let Wait::Data { sent, until, elsewhere } = &mut queued.wait else { return false };

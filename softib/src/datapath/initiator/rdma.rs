@@ -19,6 +19,7 @@ use crate::datapath::iwarp;
 use crate::datapath::pieces::{PIECE, is_whole};
 use crate::extras::mappings;
 use crate::objects::grant::Grant;
+use crate::objects::moves::Kind;
 use crate::objects::mr::Mrs;
 use crate::objects::qp::Qp;
 use crate::objects::reply::{Asked, Reply};
@@ -152,13 +153,32 @@ impl<P: Path> Way<'_, P> {
         if work.asked || self.is_moved_sooner(work) {
             return Some(if work.may_give { self.give(work, sges, true) } else { self.ask(work) });
         }
-        match direct(self.peer, own, grant, work, sges) {
+        match self.move_by_hand(own, grant, work, sges) {
             Ok(()) => {
                 (work.moved, self.stats.rdma_direct) = (true, self.stats.rdma_direct + 1);
                 None
             }
             Err(IBV_WC_REM_ACCESS_ERR) => Some(self.refused(IBV_WC_REM_ACCESS_ERR)),
             Err(status) => Some(Step::Done(status)),
+        }
+    }
+
+    /// Moves the data by our own hand. Err: a completion status.
+    fn move_by_hand(&mut self, own: &Mrs, grant: &Grant, work: &Work, sges: &[ibv_sge]) -> Result<(), u32> {
+        let kind = self.kind(work).filter(|kind| self.peer.moves.is_by_hand(Some(*kind)));
+        let timed = self.peer.moves.go(kind).map(|kind| (kind, timing::now()));
+        direct(self.peer, own, grant, work, sges)?;
+        if let Some((kind, since)) = timed {
+            self.peer.moves.note(kind, true, work.len, timing::now() - since);
+        }
+        Ok(())
+    }
+
+    /// The kind of a request, of which some take less time through the rings, and some by our own hand.
+    pub fn kind(&self, work: &Work) -> Option<Kind> {
+        match work.may_cross() && self.link.crosses() {
+            true => Some(Kind::Crossing),
+            false => Kind::of(work.opcode == IBV_WR_RDMA_READ, work.len),
         }
     }
 
@@ -179,7 +199,8 @@ impl<P: Path> Way<'_, P> {
         link.unasked = link.unasked.saturating_sub(1);
         let comes_soon = self.peer.polls() || work.len >= LEAST_AWAITED;
         let is_free = link.owed == 0 && link.unasked == 0;
-        is_free && comes_soon && self.peer.ring.is_watched() && (reads || self.may_give(work.len))
+        let may_be_asked = is_free && comes_soon && self.peer.ring.is_watched();
+        may_be_asked && !self.peer.moves.is_by_hand(self.kind(work)) && (reads || self.may_give(work.len))
     }
 
     /// Whether a WRITE of so many bytes may be given now.
@@ -189,7 +210,7 @@ impl<P: Path> Way<'_, P> {
 
     /// Whether a READ is fetched because it crosses one of the peer's. The processors share no cache where the peer's answers take less time past its caches.
     fn is_fetched_as_it_crosses(&self, work: &Work) -> bool {
-        work.may_cross() && self.link.crosses() && work.is_long_crossing(self.peer.pace.streams())
+        self.kind(work) == Some(Kind::Crossing) && work.is_long_crossing(self.peer.pace.streams())
     }
 
     /// Whether the peer carries this request out as things stand: nothing is to be found out before, and it does not refuse.

@@ -53,6 +53,7 @@ impl<P: Path> Way<'_, P> {
             if !self.has_room(0) {
                 return Step::Room;
             }
+            work.timed = self.peer.moves.go(self.kind(work));
             let (addr, rkey) = work.remote.memory();
             let imm = self.peer.ring.next_ask();
             let flags = flag::LAST | self.manner(work);
@@ -74,10 +75,21 @@ impl<P: Path> Way<'_, P> {
     /// `leads`: the peer has answered all that was before it on its queue pair.
     pub fn give(&mut self, work: &mut Work, sges: &[ibv_sge], leads: bool) -> Step {
         if !work.asked {
+            work.timed = self.peer.moves.go(self.kind(work));
             work.give = self.peer.ring.next_give(is_whole(work.len));
             (work.asked, work.sent) = (true, 0);
             self.stats.rdma_ring += 1;
         }
+        let begin = (work.timed.is_some() && work.since.is_none()).then(timing::now);
+        self.give_pieces(work, sges, leads);
+        if let Some(begin) = begin {
+            work.spent = work.spent.saturating_add((timing::now() - begin).as_nanos() as u32);
+        }
+        Step::Data
+    }
+
+    /// Gives it as many pieces as there is room for.
+    fn give_pieces(&mut self, work: &mut Work, sges: &[ibv_sge], leads: bool) {
         let (addr, rkey) = work.remote.memory();
         let target = Target { addr, rkey, len: work.len };
         while work.gives_on() {
@@ -92,7 +104,6 @@ impl<P: Path> Way<'_, P> {
             self.push_gift(head, &gift, sges);
             work.sent += len;
         }
-        Step::Data
     }
 
     /// Pushes a piece of it, past the caches if that takes less time.

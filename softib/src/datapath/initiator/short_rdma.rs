@@ -15,6 +15,7 @@ use crate::fabric::MAX_MESSAGE;
 use crate::objects::expected::Expected;
 use crate::objects::grant::Grant;
 use crate::objects::mr::Mrs;
+use crate::objects::peer::Peer;
 use crate::objects::qp::{Qp, Qps};
 use crate::objects::work::{Queued, Remote, Sges, Step, WORD, Wait, Work};
 use crate::objects::world::World;
@@ -133,17 +134,17 @@ pub fn take_answer(
     // SAFETY: the buffer lies in a valid MR of this PD with local write and has as many bytes as the payload (checked); the program vouches
     // for registered memory. The payload is len readable bytes.
     unsafe { copy(found.payload, buffer as *mut u8, head.len as usize) };
-    let Work { wr_id, opcode, len: byte_len, may_give, .. } = queued.work;
-    let wc = ibv_wc { wr_id, opcode: code_of(opcode), byte_len, qp_num: qp.num, ..Default::default() };
-    qp.pop_head();
     if let Some(link) = qp.link.as_mut() {
         link.was_in_time();
-        w.peers
-            .attached(link.slot)
-            .filter(|_| may_give)
-            .into_iter()
-            .for_each(|peer| peer.ring.give_is_over(is_whole(byte_len)));
+        if (queued.work.may_give || queued.work.timed.is_some())
+            && let Some(peer) = w.peers.attached(link.slot)
+        {
+            settle(peer, &queued.work);
+        }
     }
+    let Work { wr_id, opcode, len: byte_len, .. } = queued.work;
+    let wc = ibv_wc { wr_id, opcode: code_of(opcode), byte_len, qp_num: qp.num, ..Default::default() };
+    qp.pop_head();
     let is_here = qp.send_cq == cq;
     if is_here {
         qp.sq_retired = head.pos;
@@ -151,14 +152,27 @@ pub fn take_answer(
     } else {
         qp.complete_wc(w, wc, head.pos);
     }
-    let is_next_out = qp.sq.front().is_some_and(|next| next.wait == Wait::Asked);
-    if is_next_out {
+    let next_out = qp.sq.front_mut().filter(|next| next.wait == Wait::Asked);
+    let is_next_out = next_out.is_some();
+    if let Some(next) = next_out {
+        if next.work.timed.is_some() {
+            next.work.begin(timing::now());
+        }
         ask_more(qp, w);
         expect_answer(qp, w);
     } else {
         go_on(qp, w);
     }
     Some((usize::from(is_here), is_next_out))
+}
+
+/// The peer has answered a request that it was given, or that is timed.
+#[inline(never)]
+fn settle(peer: &mut Peer, work: &Work) {
+    if work.may_give {
+        peer.ring.give_is_over(is_whole(work.len));
+    }
+    peer.note_answer(work);
 }
 
 /// The request at the head of a send queue is over: the next one goes out, if there is one.

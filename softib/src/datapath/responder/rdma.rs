@@ -20,11 +20,12 @@ use crate::datapath::pieces::{AHEAD, PIECE, ahead_of_answer, rung};
 use crate::extras::{mappings, paging};
 use crate::objects::arrival::Arrival;
 use crate::objects::grant::Grant;
+use crate::objects::moves::Copied;
 use crate::objects::mr::Mrs;
 use crate::objects::peer::{Link, Peer, Peers};
 use crate::objects::qp::{Qp, Qps};
 use crate::objects::reply::{Answer, Asked, Gift, Reply, Target};
-use crate::objects::work::WORD;
+use crate::objects::work::{WORD, may_cross};
 use crate::objects::world::World;
 use crate::shm::cell::{Found, Head, NOT_SENT, flag, op};
 use crate::shm::copy;
@@ -358,11 +359,17 @@ fn send_reply(qps: &mut Qps, w: &mut World, at: usize) -> bool {
                 false => std::ptr::copy_nonoverlapping(from, to, len as usize),
             }
         };
+        // Of a long one the copy of one piece is timed.
+        let since =
+            (answer.sent == PIECE && answer.read.is_some_and(|read| may_cross(read.len))).then(timing::now);
         let push = || if len == 0 { peer.ring.push(head, |_| ()) } else { peer.ring.push(head, fill) };
         let Some(pushed) = push_if_asked(&segment.map, answer.ask.filter(|_| len != 0), push) else {
             (answer.read, answer.status) = (None, NOT_SENT);
             continue;
         };
+        if let Some(since) = since {
+            peer.moves.note_copy(Copied::In, since);
+        }
         rung(pushed, peer, &mut stats.doorbells);
         answer.sent += len;
         if last {

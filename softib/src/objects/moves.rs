@@ -1,0 +1,186 @@
+//! Which way the data of READs and WRITEs goes where the peer could be asked to move it (`datapath::initiator::rdma`): through the rings, or by our own
+//! hand, with a system call. Which of the two takes less time depends on the processors, on how near they are to each other, on the kernel, and
+//! on the length; so both are timed, for each kind of transfer.
+//!
+//! A READ that crosses one of the peer's is another matter: who fetches while the other one asks gains at its cost, so the time from the
+//! question to the answer says nothing. What is compared is the work: the two copies by the rings, of which each side makes one for itself and one for the
+//! other, and the one copy by the system call. Both sides have the same to do, and come to the same.
+
+use crate::shm::choice::{Choice, Trials};
+use std::time::{Duration, Instant};
+
+/// Shorter ones go through the rings: a system call takes as long as they do.
+const LEAST: u32 = 2 << 10;
+
+/// From each of these lengths on transfers are of another kind.
+const STEPS: [u32; 3] = [8 << 10, 32 << 10, 128 << 10];
+const LENGTHS: usize = STEPS.len() + 1;
+
+/// From this step on each transfer is timed.
+const LONG: u8 = 2;
+
+/// Of shorter ones, one of so many. An odd number, for programs make as many at a time as a power of two.
+const TIMED_OF: u8 = 7;
+
+/// What READs that cross cost beside the copies, the questions and looks that find nothing, is this part of them.
+const BESIDES: u32 = 8;
+
+/// The first system call in a while takes several times as long as the next ones.
+const TRIALS: Trials = Trials { soon: 32, seldom: 2048, burst: 3 };
+
+/// A kind of transfer; READs and WRITEs have as many steps as are below their length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Read(u8),
+    Write(u8),
+    /// A READ that crosses one of the peer's.
+    Crossing,
+}
+
+impl Kind {
+    /// The kind of a READ, or WRITE, of so many bytes. None: it goes through the rings in any case.
+    #[inline]
+    pub fn of(reads: bool, len: u32) -> Option<Kind> {
+        let step = STEPS.iter().filter(|step| len >= **step).count() as u8;
+        (len >= LEAST).then_some(if reads { Kind::Read(step) } else { Kind::Write(step) })
+    }
+
+    #[inline]
+    fn index(self) -> usize {
+        match self {
+            Kind::Crossing => 0,
+            Kind::Read(step) => 1 + usize::from(step),
+            Kind::Write(step) => 1 + LENGTHS + usize::from(step),
+        }
+    }
+
+    fn is_long(self) -> bool {
+        matches!(self, Kind::Crossing | Kind::Read(LONG..) | Kind::Write(LONG..))
+    }
+}
+
+/// The ways to one peer.
+#[derive(Debug)]
+pub struct Moves {
+    /// Through the rings is the usual way, by our own hand the other one.
+    choices: [Choice; 1 + 2 * LENGTHS],
+    /// Transfers since one was timed.
+    untimed: u8,
+    /// What [`Copied`] takes for a piece.
+    copies: [Duration; 2],
+    /// All go through the rings.
+    by_rings: bool,
+}
+
+/// One of the two copies of a piece by the rings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Copied {
+    /// Into a ring of the peer's.
+    In,
+    /// Out of ours.
+    Out,
+}
+
+impl Moves {
+    /// Nothing is known yet, or, `by_rings`, nothing is to be found out.
+    pub fn new(by_rings: bool) -> Moves {
+        let choices = std::array::from_fn(|_| Choice::new(TRIALS));
+        Moves { choices, untimed: 0, copies: [Duration::ZERO; 2], by_rings }
+    }
+
+    /// Whether the next transfer of this kind goes by our own hand.
+    #[inline]
+    pub fn is_by_hand(&self, kind: Option<Kind>) -> bool {
+        kind.is_some_and(|kind| !self.by_rings && self.choices[kind.index()].is_other_next())
+    }
+
+    /// A transfer of this kind goes that way. Its kind, if it is to be timed.
+    #[inline]
+    pub fn go(&mut self, kind: Option<Kind>) -> Option<Kind> {
+        let kind = kind.filter(|_| !self.by_rings)?;
+        let choice = &mut self.choices[kind.index()];
+        self.untimed += 1;
+        let is_timed = kind.is_long() || choice.is_trial_next() || self.untimed >= TIMED_OF;
+        choice.go();
+        if is_timed {
+            self.untimed = 0;
+        }
+        is_timed.then_some(kind)
+    }
+
+    /// A transfer of `len` bytes has taken so long, by our own hand or through the rings.
+    pub fn note(&mut self, kind: Kind, by_hand: bool, len: u32, time: Duration) {
+        self.choices[kind.index()].note(by_hand, len, time);
+    }
+
+    /// A copy of a piece has been made by the rings, since then.
+    pub fn note_copy(&mut self, copied: Copied, since: Instant) {
+        self.copies[copied as usize] = timing::now() - since;
+    }
+
+    /// A READ that has crossed one of the peer's has come through the rings, in pieces of `piece` bytes.
+    pub fn note_crossing(&mut self, piece: u32) {
+        let [copied_in, copied_out] = self.copies;
+        if !copied_in.is_zero() && !copied_out.is_zero() {
+            let both = copied_in + copied_out;
+            self.note(Kind::Crossing, false, piece, both + both / BESIDES);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MICROSECOND: Duration = Duration::from_micros(1);
+
+    /// How many of so many READs of `len` bytes are fetched, where those through the rings and by hand take so many microseconds.
+    fn fetched(moves: &mut Moves, len: u32, costs: [u32; 2], reads: usize) -> usize {
+        let kind = Kind::of(true, len);
+        let read = |moves: &mut Moves| {
+            let by_hand = moves.is_by_hand(kind);
+            if let Some(kind) = moves.go(kind) {
+                moves.note(kind, by_hand, len, MICROSECOND * costs[usize::from(by_hand)]);
+            }
+            by_hand
+        };
+        (0..reads).filter(|_| read(moves)).count()
+    }
+
+    #[test]
+    fn each_kind_goes_the_way_in_which_it_takes_less_time() {
+        let mut moves = Moves::new(false);
+        assert!(fetched(&mut moves, 64 << 10, [10, 7], 1000) > 900);
+        assert!(fetched(&mut moves, 16 << 10, [4, 3], 1000) > 900);
+        assert!(fetched(&mut moves, 4 << 10, [10, 14], 1000) < 20);
+        assert!(fetched(&mut moves, 1 << 20, [70, 90], 1000) < 20);
+        assert_eq!(fetched(&mut moves, 2000, [10, 1], 1000), 0, "what is short is not tried");
+        assert!(!moves.is_by_hand(Kind::of(false, 64 << 10)), "WRITEs are a kind of their own");
+    }
+
+    #[test]
+    fn nothing_is_tried_where_only_what_is_late_goes_by_hand() {
+        let mut moves = Moves::new(true);
+        assert_eq!(fetched(&mut moves, 16 << 10, [10, 1], 1000), 0);
+        assert!(!moves.is_by_hand(Some(Kind::Crossing)));
+    }
+
+    #[test]
+    fn of_what_crosses_the_copies_are_compared() {
+        let mut moves = Moves::new(false);
+        let now = timing::now();
+        for (by_rings, by_hand) in [(100, true), (1, false)] {
+            moves.copies = [MICROSECOND * by_rings, MICROSECOND];
+            for _ in 0..1000 {
+                match moves.is_by_hand(Some(Kind::Crossing)) {
+                    true => moves.note(Kind::Crossing, true, 16 << 10, MICROSECOND * 10),
+                    false => moves.note_crossing(16 << 10),
+                }
+                assert_eq!(moves.go(Some(Kind::Crossing)), Some(Kind::Crossing), "each one is timed");
+            }
+            assert_eq!(moves.choices[0].is_other(), by_hand);
+        }
+        moves.note_copy(Copied::In, now);
+        assert!(moves.copies[0] != MICROSECOND);
+    }
+}
