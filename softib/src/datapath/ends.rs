@@ -3,7 +3,7 @@
 use crate::datapath::pieces::is_whole;
 use crate::objects::cq::Cqe;
 use crate::objects::events::Subject;
-use crate::objects::peer::Absent;
+use crate::objects::peers::Absent;
 use crate::objects::qp::{Ending, Qp, Stream};
 use crate::objects::qp_state::is_receiving;
 use crate::objects::recvq::RecvQ;

@@ -10,7 +10,7 @@ use crate::fabric::{Ports, processors};
 use crate::objects::faults::plan::Plan;
 use crate::objects::faults::state::Faults;
 use crate::objects::mr::Mrs;
-use crate::objects::peer::Peers;
+use crate::objects::peers::Peers;
 use crate::objects::qp::Qps;
 use crate::objects::shared::SharedMemory;
 use crate::objects::world::{Left, Stats, World};

@@ -1,7 +1,7 @@
 //! Initiators that place messages in posted receives of ours by their own hand (`datapath::initiator::filling`): a queue pair that takes no more messages waits
 //! for them, for its program may use the buffers for something else then.
 
-use super::peer::Peers;
+use super::peers::Peers;
 use crate::shm::cell::destination;
 use crate::shm::map::Map;
 use crate::shm::ring::{self, filled};

@@ -11,12 +11,12 @@
 //! recvq    receive queues (RQ and SRQ), private part
 //! srq      shared receive queues                   groups   multicast groups
 //! work     send requests, and what they wait for   sges     gather and scatter lists
-//! peer     other processes, as senders see them    xrc_link the same for XRC
+//! peer     another process, as senders see it      peers    all of these
 //! xrc      domains, handles of their queue pairs   arrival  an XRC message's way to an SRQ
 //! reply    answers to requests for memory          faults   a plan of faults, and one under way
 //! shared   memory that peers map                   mapped_files  files of peers' programs, mapped here
 //! filling  buffers of peers that we fill           fillers  peers that fill ours
-//! moves    how data moves: by rings, or by hand
+//! moves    how data moves: by rings, or by hand    xrc_link what `peer` is, for XRC
 //! world    all of these but queue pairs
 //! qp       queue pairs                             qp_state the state machine's attribute table (pure)
 //! table    objects by index, the recent one at once
@@ -55,6 +55,8 @@ pub mod mw;
 pub mod parent;
 /// [`peer::Peer`], and a queue pair's [`peer::Link`] to one.
 pub mod peer;
+/// [`peers::Peers`].
+pub mod peers;
 /// [`qp::Qp`].
 pub mod qp;
 /// Transitions and their attributes (IBTA 11.2.5.2).

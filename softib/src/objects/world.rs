@@ -7,7 +7,7 @@ use super::faults::state::Faults;
 use super::groups::Groups;
 use super::mr::{Mrs, Pd};
 use super::parent::Parent;
-use super::peer::Peers;
+use super::peers::Peers;
 use super::reply::Reply;
 use super::shared::SharedMemory;
 use super::srq::Srq;

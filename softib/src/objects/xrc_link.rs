@@ -1,7 +1,8 @@
 //! What an XRC send queue pair knows of the other side: the receive queue pair in its domain, a process that holds it, and the SRQs
 //! that have been sent to.
 
-use super::peer::{Link, Peers, Route};
+use super::peer::{Link, Route};
+use super::peers::Peers;
 use super::qp_state::is_receiving;
 use super::xrc::{FULL_PKEY, KIND_SRQ};
 use crate::errno::Errno;

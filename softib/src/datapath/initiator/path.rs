@@ -3,7 +3,8 @@
 
 use super::transit::{self, Claimed};
 use crate::datapath::pieces::rung;
-use crate::objects::peer::{Link, Peer, Peers};
+use crate::objects::peer::{Link, Peer};
+use crate::objects::peers::Peers;
 use crate::objects::qp::Qp;
 use crate::objects::work::{Step, Work};
 use crate::objects::world::Stats;

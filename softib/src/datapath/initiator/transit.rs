@@ -1,6 +1,7 @@
 //! What every request of a connected queue pair needs: the process behind it, a receive of its, and the word that it has arrived.
 
-use crate::objects::peer::{Absent, Link, Peer, Peers};
+use crate::objects::peer::{Link, Peer};
+use crate::objects::peers::{Absent, Peers};
 use crate::objects::work::{Step, Work};
 use crate::shm::cell::{flag, op};
 use crate::shm::rq::{self, Claim, Place};
