@@ -25,8 +25,12 @@ const TIMED_OF: u8 = 7;
 /// What READs that cross cost beside the copies, the questions and looks that find nothing, is this part of them.
 const BESIDES: u32 = 8;
 
-/// The first system call in a while takes several times as long as the next ones.
-const TRIALS: Trials = Trials { soon: 32, seldom: 2048, burst: 3 };
+/// The first system call in a while takes several times as long as the next ones, and so does the first one with each page: a trial is to go round in
+/// the memory that a program uses.
+const TRIALS: Trials = Trials { soon: 512, seldom: 8192, burst: 64 };
+
+/// The same of long transfers, which have more pages.
+const TRIALS_OF_LONG: Trials = Trials { soon: 128, seldom: 2048, burst: 16 };
 
 /// A kind of transfer; READs and WRITEs have as many steps as are below their length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,11 +42,25 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The kind of a READ, or WRITE, of so many bytes. None: it goes through the rings in any case.
+    /// By their [index](Self::index).
+    const ALL: [Kind; 1 + 2 * LENGTHS] = {
+        let mut all = [Kind::Crossing; 1 + 2 * LENGTHS];
+        let mut step = 0;
+        while step < LENGTHS {
+            all[1 + step] = Kind::Read(step as u8);
+            all[1 + LENGTHS + step] = Kind::Write(step as u8);
+            step += 1;
+        }
+        all
+    };
+
+    /// The kind of a READ, or WRITE, of so many bytes, which may be one of a burst. None: it goes through the rings in any case, as short ones in a
+    /// burst do: the peer copies one as we copy another one.
     #[inline]
-    pub fn of(reads: bool, len: u32) -> Option<Kind> {
+    pub fn of(reads: bool, len: u32, in_burst: bool) -> Option<Kind> {
         let step = STEPS.iter().filter(|step| len >= **step).count() as u8;
-        (len >= LEAST).then_some(if reads { Kind::Read(step) } else { Kind::Write(step) })
+        let kind = if reads { Kind::Read(step) } else { Kind::Write(step) };
+        (len >= LEAST && (!in_burst || kind.is_long())).then_some(kind)
     }
 
     #[inline]
@@ -63,7 +81,7 @@ impl Kind {
 #[derive(Debug)]
 pub struct Moves {
     /// Through the rings is the usual way, by our own hand the other one.
-    choices: [Choice; 1 + 2 * LENGTHS],
+    choices: [Choice; Kind::ALL.len()],
     /// Transfers since one was timed.
     untimed: u8,
     /// What [`Copied`] takes for a piece.
@@ -84,7 +102,8 @@ pub enum Copied {
 impl Moves {
     /// Nothing is known yet, or, `by_rings`, nothing is to be found out.
     pub fn new(by_rings: bool) -> Moves {
-        let choices = std::array::from_fn(|_| Choice::new(TRIALS));
+        let of_kind = |kind: Kind| Choice::new(if kind.is_long() { TRIALS_OF_LONG } else { TRIALS });
+        let choices = Kind::ALL.map(of_kind);
         Moves { choices, untimed: 0, copies: [Duration::ZERO; 2], by_rings }
     }
 
@@ -136,7 +155,7 @@ mod tests {
 
     /// How many of so many READs of `len` bytes are fetched, where those through the rings and by hand take so many microseconds.
     fn fetched(moves: &mut Moves, len: u32, costs: [u32; 2], reads: usize) -> usize {
-        let kind = Kind::of(true, len);
+        let kind = Kind::of(true, len, false);
         let read = |moves: &mut Moves| {
             let by_hand = moves.is_by_hand(kind);
             if let Some(kind) = moves.go(kind) {
@@ -150,12 +169,24 @@ mod tests {
     #[test]
     fn each_kind_goes_the_way_in_which_it_takes_less_time() {
         let mut moves = Moves::new(false);
-        assert!(fetched(&mut moves, 64 << 10, [10, 7], 1000) > 900);
-        assert!(fetched(&mut moves, 16 << 10, [4, 3], 1000) > 900);
-        assert!(fetched(&mut moves, 4 << 10, [10, 14], 1000) < 20);
-        assert!(fetched(&mut moves, 1 << 20, [70, 90], 1000) < 20);
+        assert!(fetched(&mut moves, 64 << 10, [10, 7], 1000) > 800);
+        assert!(fetched(&mut moves, 16 << 10, [4, 3], 10_000) > 9000);
+        assert_eq!(fetched(&mut moves, 4 << 10, [10, 14], 900), 64, "a trial");
+        assert!(fetched(&mut moves, 4 << 10, [10, 14], 100_000) < 17 * 64, "seldom");
+        assert!(fetched(&mut moves, 1 << 20, [70, 90], 1000) < 64);
         assert_eq!(fetched(&mut moves, 2000, [10, 1], 1000), 0, "what is short is not tried");
-        assert!(!moves.is_by_hand(Kind::of(false, 64 << 10)), "WRITEs are a kind of their own");
+        assert!(!moves.is_by_hand(Kind::of(false, 64 << 10, false)), "WRITEs are a kind of their own");
+    }
+
+    #[test]
+    fn short_ones_in_a_burst_go_through_the_rings() {
+        let is_any = |len, in_burst| Kind::of(true, len, in_burst).is_some();
+        assert_eq!([is_any(4096, false), is_any(4096, true), is_any(64 << 10, true)], [true, false, true]);
+    }
+
+    #[test]
+    fn kinds_have_places_of_their_own() {
+        assert!(Kind::ALL.into_iter().enumerate().all(|(index, kind)| kind.index() == index));
     }
 
     #[test]

@@ -58,6 +58,8 @@ pub struct Work {
     pub crosses: bool,
     /// How often it has been waited for again, as it had a reason to be late.
     pub waited: u8,
+    /// RDMA: it was posted behind another request, without a poll between them.
+    pub in_burst: bool,
     /// READ, or WRITE that is given: its kind, if it is timed, and when it was asked for, or came to the head of the queue. What it took to give it
     /// before, in nanoseconds.
     pub timed: Option<Kind>,

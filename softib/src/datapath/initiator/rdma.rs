@@ -163,8 +163,22 @@ impl<P: Path> Way<'_, P> {
         }
     }
 
+    /// Whether a request goes by our own hand, as that takes less time or is the only way, and nothing is to be found out before.
+    #[inline]
+    pub fn is_by_hand(&self, grant: &Grant, work: &Work) -> bool {
+        let may = grant.offers(needed(work)) && self.peer.reachable == Some(true) && !work.may_cross();
+        let is_own = work.opcode == IBV_WR_RDMA_WRITE && !work.may_give;
+        may && (is_own || self.peer.moves.is_by_hand(self.kind(work)))
+    }
+
     /// Moves the data by our own hand. Err: a completion status.
-    fn move_by_hand(&mut self, own: &Mrs, grant: &Grant, work: &Work, sges: &[ibv_sge]) -> Result<(), u32> {
+    pub fn move_by_hand(
+        &mut self,
+        own: &Mrs,
+        grant: &Grant,
+        work: &Work,
+        sges: &[ibv_sge],
+    ) -> Result<(), u32> {
         let kind = self.kind(work).filter(|kind| self.peer.moves.is_by_hand(Some(*kind)));
         let timed = self.peer.moves.go(kind).map(|kind| (kind, timing::now()));
         direct(self.peer, own, grant, work, sges)?;
@@ -178,7 +192,7 @@ impl<P: Path> Way<'_, P> {
     pub fn kind(&self, work: &Work) -> Option<Kind> {
         match work.may_cross() && self.link.crosses() {
             true => Some(Kind::Crossing),
-            false => Kind::of(work.opcode == IBV_WR_RDMA_READ, work.len),
+            false => Kind::of(work.opcode == IBV_WR_RDMA_READ, work.len, work.in_burst),
         }
     }
 

@@ -1,12 +1,12 @@
 //! The short way of READs, atomics, and WRITEs that are given, of one buffer, for a peer that polls as we do: the request goes straight into
-//! the ring, and its answer, if that is in one piece, from the ring into the buffer and to the poller. One whose memory is mapped here is over as it is
-//! posted.
+//! the ring, and its answer, if that is in one piece, from the ring into the buffer and to the poller. One whose memory is mapped here, or that
+//! goes by our own hand, is over as it is posted.
 //!
 //! The conditions are looked at before anything is done; if one does not hold the general way is taken, and finds out why.
 
 use super::ahead::{ask_more, follow, may_follow};
 use super::mapped::{is_mapped, moved_mapped};
-use super::path::Way;
+use super::path::{Rc, Way};
 use super::queue::{advance, enqueue, soon};
 use super::rdma::{crosses, may_give};
 use crate::datapath::ends::code_of;
@@ -38,12 +38,13 @@ pub fn asks(opcode: u32) -> bool {
 #[inline(never)]
 pub fn ask_short(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr, sges: &[ibv_sge]) -> bool {
     let Some(mut work) = short_request(qp, w, wr, sges) else { return false };
+    w.in_burst = true;
     (work.may_give, work.crosses) = (may_give(qp, w, &work), crosses(qp, w, &work));
     let (leads, dest) = (qp.sq.is_empty(), qp.attr.dest_qp_num);
-    let World { peers, stats, segment, .. } = w;
+    let World { peers, stats, segment, mrs, .. } = w;
     let Ok(mut way) = Way::to_peer(qp, peers, stats, segment.incarnation, &work) else { return false };
     let grant = Grant { access: way.link.view.access, pd: way.link.view.pd, qpn: dest };
-    if leads && moved_mapped((way.link, way.peer), &grant, &work, sges).is_some() {
+    if leads && moves_at_once(&mut way, mrs, &grant, &work, sges) {
         stats.rdma_direct += 1;
         qp.sq_posted = work.number;
         qp.complete_send(w, &work, IBV_WC_SUCCESS);
@@ -70,6 +71,13 @@ pub fn ask_short(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr, sges: &[ibv_sge])
     true
 }
 
+/// Moves the data at once: its memory is mapped here, or it goes by our own hand. False: nothing has happened.
+#[inline(always)]
+fn moves_at_once(way: &mut Way<'_, Rc>, own: &Mrs, grant: &Grant, work: &Work, sges: &[ibv_sge]) -> bool {
+    moved_mapped((way.link, way.peer), grant, work, sges).is_some()
+        || way.is_by_hand(grant, work) && way.move_by_hand(own, grant, work, sges).is_ok()
+}
+
 /// The request, if nothing is in its way at this end.
 #[inline(always)]
 fn short_request(qp: &Qp, w: &World, wr: &ibv_send_wr, sges: &[ibv_sge]) -> Option<Work> {
@@ -89,6 +97,7 @@ fn short_request(qp: &Qp, w: &World, wr: &ibv_send_wr, sges: &[ibv_sge]) -> Opti
         signalled: qp.sig_all || wr.send_flags & IBV_SEND_SIGNALED != 0,
         number: qp.sq_posted.wrapping_add(1),
         heard: qp.heard,
+        in_burst: w.in_burst,
         ..Default::default()
     })
 }
