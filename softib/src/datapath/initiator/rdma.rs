@@ -5,7 +5,7 @@
 //! process_vm_writev/readv: no CPU of the target is needed. Where that is not allowed (found by trying; SOFTIB_CMA=0 forbids
 //! it), the request goes through the rings, see `ring`. So does a READ from a process that looks at its rings as ours does, for then both
 //! copy at the same time, each from and to memory in its own caches; what does not come soon is fetched after all (`queue::hurry`). And so
-//! does a WRITE of a program that has said that it polls until it is over.
+//! does a WRITE of a program that has said that it polls until it is over. Both do so only where that takes less time (`objects::moves`).
 //!
 //! Atomics are one atomic instruction of a CPU: of the initiator's where the memory is mapped there (`mapped`), else of its owner's, which is asked
 //! through the rings. So they are atomic among all initiators, all keys of the same memory and the owner's own atomics, no lock exists that
@@ -200,7 +200,7 @@ impl<P: Path> Way<'_, P> {
     /// at their rings.
     ///
     /// It copies out of its own caches then, into a ring that goes round in both sides', and our copy overlaps its; the kernel's copy
-    /// from or to another process' pages is one, and slower. Where it has been late, it is not asked for a while, and never while it owes an
+    /// from or to another process' pages is one, and slower on most processors. Where it has been late, it is not asked for a while, and never while it owes an
     /// answer.
     fn is_moved_sooner(&mut self, work: &Work) -> bool {
         let reads = work.opcode == IBV_WR_RDMA_READ;
