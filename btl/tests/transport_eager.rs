@@ -8,6 +8,7 @@ use mca_btl_oxib::protocol::eager::{LONGEST, LONGEST_CHECKED};
 use mca_btl_oxib::transport::Glance;
 use mca_btl_oxib::transport::config::{Config, Eager};
 use mca_btl_oxib::transport::stats::Stats;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const LAYOUT: &str = "P,160,64,48,16,8:P,4096,16,12,4,4:S,65536,64,48,16";
 
@@ -19,6 +20,13 @@ fn rings(slots: u16, threshold: u32, most: u16) -> Eager {
 /// The same, once without and once with checksums.
 fn with_checksums_and_without(rings: Eager) -> [Eager; 2] {
     [false, true].map(|checks| Eager { checks, ..rings })
+}
+
+/// The tests of this file take turns: they count looks, and the software device has one ring for what a process sends to itself, in which a long message of
+/// another test's, whose thread does not run, is in the way for 64 looks.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn world(test: &str, eager: Eager, sides: usize) -> World {
@@ -60,6 +68,7 @@ fn stats(world: &World, side: usize) -> Stats {
 
 #[test]
 fn short_messages_to_a_peer_that_sends_some_go_into_its_ring() {
+    let _turn = turn();
     let mut world = world("rings", rings(256, 4, 2), 2);
     open_rings(&mut world, (0, 1));
     for side in [0, 1] {
@@ -81,6 +90,7 @@ fn short_messages_to_a_peer_that_sends_some_go_into_its_ring() {
 /// The device's own way writes no checksums: messages with them are posted as WRITEs, inline.
 #[test]
 fn messages_with_checksums_have_one_slot_and_longer_ones_go_by_send() {
+    let _turn = turn();
     for checks in [[true, true], [true, false], [false, true]] {
         let of = |checks| Config { eager: Some(Eager { checks, ..rings(256, 4, 2) }), ..config(LAYOUT) };
         let mut world = World::strangers("checksums", checks.map(of).to_vec());
@@ -112,6 +122,7 @@ fn until_glances(world: &mut World) {
 
 #[test]
 fn a_glance_finds_what_lands_and_leaves_all_else_to_a_look() {
+    let _turn = turn();
     let mut world = world("glances", rings(256, 4, 2), 2);
     open_rings(&mut world, (0, 1));
     for (len, found) in [
@@ -146,6 +157,7 @@ fn a_glance_finds_what_lands_and_leaves_all_else_to_a_look() {
 /// A program that answers each message looks around behind each send.
 #[test]
 fn behind_a_call_a_glance_does_where_nothing_is_due() {
+    let _turn = turn();
     let mut world = world("glances anew", rings(256, 4, 2), 2);
     assert_eq!(world.sides[0].glance_anew(), Glance::Unclear, "there are no rings");
     open_rings(&mut world, (0, 1));
@@ -175,6 +187,7 @@ fn behind_a_call_a_glance_does_where_nothing_is_due() {
 
 #[test]
 fn glances_look_at_every_hot_ring() {
+    let _turn = turn();
     let mut world = world("glances at several", rings(256, 4, 2), 3);
     open_rings(&mut world, (0, 1));
     open_rings(&mut world, (0, 2));
@@ -198,6 +211,7 @@ fn glances_look_at_every_hot_ring() {
 
 #[test]
 fn glances_end_when_something_is_due() {
+    let _turn = turn();
     let mut world = world("glances end", rings(256, 4, 2), 2);
     open_rings(&mut world, (0, 1));
     until_glances(&mut world);
@@ -209,6 +223,7 @@ fn glances_end_when_something_is_due() {
 
 #[test]
 fn before_the_threshold_and_where_they_are_off_there_are_no_rings() {
+    let _turn = turn();
     for eager in [None, Some(rings(16, 1000, 2)), Some(rings(16, 1, 0))] {
         let mut world = World::with("no_rings", Config { eager, ..config(LAYOUT) }, 2);
         exchange(&mut world, (0, 1), 40, 30);
@@ -231,6 +246,7 @@ fn before_the_threshold_and_where_they_are_off_there_are_no_rings() {
 /// full waits, and all come in order.
 #[test]
 fn messages_that_find_the_ring_full_come_in_their_order() {
+    let _turn = turn();
     for rings in with_checksums_and_without(rings(4, 4, 2)) {
         let mut world = world("full", rings, 2);
         find_the_ring_full(&mut world);
@@ -256,6 +272,7 @@ fn find_the_ring_full(world: &mut World) {
 
 #[test]
 fn what_has_landed_when_its_sender_leaves_is_delivered() {
+    let _turn = turn();
     for rings in with_checksums_and_without(rings(16, 4, 2)) {
         let mut world = world("leaves", rings, 2);
         open_rings(&mut world, (0, 1));
@@ -270,6 +287,7 @@ fn what_has_landed_when_its_sender_leaves_is_delivered() {
 /// There is one place for rings; the pairs that talk change.
 #[test]
 fn a_peer_that_sends_much_gets_the_place_of_one_that_does_not() {
+    let _turn = turn();
     let mut world = world("places", rings(8, 4, 1), 3);
     let mut closed = 0;
     for round in 0..6 {
@@ -286,6 +304,7 @@ fn a_peer_that_sends_much_gets_the_place_of_one_that_does_not() {
 /// There is one place for rings on each side, and who talks to whom changes; messages are on their way meanwhile, also between others.
 #[test]
 fn rings_come_and_go_while_messages_are_on_their_way() {
+    let _turn = turn();
     for rings in with_checksums_and_without(rings(4, 1, 1)) {
         come_and_go(world("turns", rings, 4));
     }
@@ -313,6 +332,7 @@ fn come_and_go(mut world: World) {
 /// Messages may come as fast as they are taken: a look ends all the same.
 #[test]
 fn a_look_takes_so_many_out_of_rings_at_most() {
+    let _turn = turn();
     let eager = Some(rings(256, 4, 2));
     let mut world = World::with("bounded", Config { eager, ..config("P,65536,1024,1000,512") }, 2);
     open_rings(&mut world, (0, 1));
@@ -335,6 +355,7 @@ fn a_look_takes_so_many_out_of_rings_at_most() {
 /// before what has been sent behind it.
 #[test]
 fn a_ring_that_rests_is_looked_at_soon_and_before_what_comes_behind() {
+    let _turn = turn();
     let eager = Some(rings(64, 4, 2));
     let mut world = World::with("resting", Config { eager, ..config("P,65536,256,250,128") }, 2);
     open_rings(&mut world, (0, 1));
@@ -356,6 +377,7 @@ fn a_ring_that_rests_is_looked_at_soon_and_before_what_comes_behind() {
 /// Messages of one slot and of several, in any order: where one has lain, no bytes of it are taken for the next one's end.
 #[test]
 fn bytes_of_a_long_message_are_no_message_of_the_next_lap() {
+    let _turn = turn();
     let mut world = world("several", rings(256, 4, 2), 2);
     open_rings(&mut world, (0, 1));
     let before = stats(&world, 0).sent_eager;
@@ -370,6 +392,7 @@ fn bytes_of_a_long_message_are_no_message_of_the_next_lap() {
 /// The ring is filled again as soon as its receiver has told that all of it is free, before that has had time for anything.
 #[test]
 fn what_a_long_message_leaves_is_gone_before_its_peer_is_told() {
+    let _turn = turn();
     let mut world = world("cleared", rings(64, 4, 2), 2);
     open_rings(&mut world, (0, 1));
     let before = stats(&world, 0).sent_eager;
@@ -388,6 +411,7 @@ fn what_a_long_message_leaves_is_gone_before_its_peer_is_told() {
 /// Messages of several slots are of a shared queue until there are rings.
 #[test]
 fn a_peer_that_sends_many_over_a_shared_queue_gets_a_ring_if_they_fit() {
+    let _turn = turn();
     let eager = Some(rings(512, 8, 2));
     for (len, has_rings) in [(LONGEST, true), (LONGEST + 1, false)] {
         let layout = "P,128,64,48,16,8:S,65536,64,48,16";
