@@ -223,6 +223,8 @@ pub struct Link {
     pub unasked: u32,
     /// How many those were when it was late last, and half of it with each answer in time.
     lateness: u32,
+    /// What had been [counted](crate::shm::ring::moves) of it when it was late last.
+    pub moves: u32,
     /// What speaks for it that the next long READs of both sides cross: up to [`CROSSINGS`].
     crossings: u8,
 }
@@ -259,6 +261,7 @@ impl Link {
             owed: 0,
             unasked: 0,
             lateness: 0,
+            moves: 0,
             crossings: 0,
         }
     }

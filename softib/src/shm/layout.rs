@@ -23,7 +23,7 @@
 /// First word of a process's segment; stored last when the header is filled.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"softib\x00\x01");
 /// Bumped with every change of anything in this file, in cells, or in the meaning of a word.
-pub const VERSION: u32 = 27;
+pub const VERSION: u32 = 28;
 
 /// Number of segments of one user: the upper bits of a QPN.
 pub const SLOTS: usize = 4096;
@@ -140,6 +140,8 @@ pub const R_ANSWERING: usize = 32;
 pub const R_GIVEN: usize = 36;
 /// The queue pair whose posted receives the sender fills by its own hand ([`super::ring::filled`]), or 0.
 pub const R_FILLS: usize = 40;
+/// How often the sender has copied from or to our memory by its own hand, with a system call.
+pub const R_MOVES: usize = 44;
 
 /// Multicast groups that queue pairs listen to (`super::groups`).
 pub const GROUP_TABLE: usize = 0xa000;

@@ -75,8 +75,8 @@ fn has_crossed(qp: &Qp, work: &Work) -> bool {
 /// Whether an answer is to the request at the head of the SQ.
 fn is_awaited(qp: &Qp, head: &Head) -> bool {
     qp.sq.front().is_some_and(|queued| {
-        // A request can be refused before all of it has been sent.
-        let refused = head.imm != IBV_WC_SUCCESS && queued.work.sent > 0;
+        // A request can be refused before all of it has been sent. One that was recalled is carried out without the peer, whatever that says.
+        let refused = head.imm != IBV_WC_SUCCESS && queued.work.sent > 0 && !queued.work.recalled;
         queued.awaits(head.pos) || refused && queued.work.number == head.pos
     })
 }

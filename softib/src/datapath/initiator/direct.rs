@@ -45,6 +45,7 @@ pub fn direct(peer: &mut Peer, own: &Mrs, grant: &Grant, work: &Work, sges: &[ib
     });
     let moved = place.map_or(Err(Errno(libc::EFAULT)), |place| transfer(peer, work, place, sges));
     keyed::end(peer.ring.hazard());
+    peer.ring.count_move();
     match moved {
         Ok(()) => Ok(()),
         Err(Errno(libc::ESRCH)) => Err(IBV_WC_RETRY_EXC_ERR),

@@ -146,12 +146,18 @@ fn work_off(qp: &mut Qp, w: &mut World, now: Instant) -> Option<Instant> {
         if unsent && qp.ahead > 0 {
             qp.recall();
         }
-        match ended {
-            Some(status) => finish_head(qp, w, status),
-            None => return Some(again),
+        let Some(status) = ended else { return Some(again) };
+        finish_head(qp, w, status);
+        if is_owed(qp) && !qp.sq.is_empty() {
+            return Some(now);
         }
     }
     None
+}
+
+/// The peer owes an answer that is not waited for. Until it is here all go by our own hand, so rings are looked at between one and the next.
+fn is_owed(qp: &Qp) -> bool {
+    qp.link.as_ref().is_some_and(|link| link.owed != 0)
 }
 
 /// The peer is given more of the data at the head of the SQ. Ok: that is over; else when to look again.

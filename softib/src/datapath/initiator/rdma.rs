@@ -86,19 +86,27 @@ fn moves_itself(qp: &Qp, own: &Segment) -> bool {
     qp.link.as_ref().is_some_and(|link| ring::is_fetching(&own.map, link.slot, link.incarnation))
 }
 
+/// The peer has done so since this was asked last.
+fn has_moved_itself(qp: &mut Qp, own: &Segment) -> bool {
+    let Some(link) = qp.link.as_mut() else { return false };
+    let moves = ring::moves(&own.map, link.slot, link.incarnation);
+    std::mem::replace(&mut link.moves, moves) != moves
+}
+
 /// So often a peer that is late, and does the same as we do, is waited for again, for `queue::SOON` each.
 const AGAIN: u8 = 40;
 
 /// A peer is late with the answer to this request because it posts requests of its own, of which some have come meanwhile, or fetches something from
-/// us, by a system call; during both it looks at no ring. It is waited for: if its part were done meanwhile, it would find us late in its turn,
+/// us, or has, by a system call; during all that it looks at no ring. It is waited for: if its part were done meanwhile, it would find us late in its turn,
 /// and so on.
 /// A WRITE of several pieces that was given is not waited for: it is carried out at once, as the peer's own are.
 #[cold]
-fn is_waited_for(qp: &Qp, own: &Segment, work: &mut Work) -> bool {
+fn is_waited_for(qp: &mut Qp, own: &Segment, work: &mut Work) -> bool {
+    let has_moved = has_moved_itself(qp, own);
     let posts = std::mem::replace(&mut work.heard, qp.heard) != qp.heard;
     work.crosses |= posts;
     let is_gift = work.may_give && work.len > PIECE;
-    let waits = work.waited < AGAIN && !is_gift && (posts || moves_itself(qp, own));
+    let waits = work.waited < AGAIN && !is_gift && (posts || has_moved || moves_itself(qp, own));
     if waits {
         (work.late, work.waited) = (false, work.waited + 1);
     }

@@ -130,6 +130,12 @@ pub fn is_fetching(map: &Map, slot: usize, incarnation: u64) -> bool {
     row.is_some_and(|row| map.u32(ring_entry(row) + R_HAZARD).load(Ordering::Relaxed) != 0)
 }
 
+/// How often the process that sends to us through a ring has done so with a system call; only whether it changes says something.
+pub fn moves(map: &Map, slot: usize, incarnation: u64) -> u32 {
+    let row = of_sender(map, slot, incarnation);
+    row.map_or(0, |row| map.u32(ring_entry(row) + R_MOVES).load(Ordering::Relaxed))
+}
+
 /// What stands for the queue pair to which cells with this `dst` are addressed, in a sender's word about which one's receives it fills.
 pub fn filled(dst: u16) -> u32 {
     u32::from(dst) | 1 << 31

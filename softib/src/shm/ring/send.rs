@@ -135,7 +135,7 @@ impl SendRing {
         data.u32(C_WATCHED).store(0, Ordering::Relaxed);
         data.u64(C_CONSUMED).store(0, Ordering::Relaxed);
         data.u32(C_MANNER).store(0, Ordering::Relaxed);
-        for word in [R_HAZARD, R_WITHDRAWN, R_ANSWERING, R_GIVEN, R_FILLS] {
+        for word in [R_HAZARD, R_WITHDRAWN, R_ANSWERING, R_GIVEN, R_FILLS, R_MOVES] {
             map.u32(at + word).store(0, Ordering::Relaxed);
         }
         map.u64(at + R_INCARNATION).store(me.1, Ordering::Relaxed);
@@ -564,6 +564,12 @@ impl SendRing {
     /// The word that says which of the receiver's queue pairs has receives that we are filling.
     pub fn fills(&self) -> &AtomicU32 {
         self.map.u32(ring_entry(self.index) + R_FILLS)
+    }
+
+    /// We have copied from or to the receiver's memory by our own hand, with a system call.
+    pub fn count_move(&self) {
+        let moves = self.map.u32(ring_entry(self.index) + R_MOVES);
+        moves.store(moves.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
     /// The word that says which of the receiver's memory regions we are working on.
