@@ -20,6 +20,7 @@ fn child_main() {
         Some("writer") => writer(),
         Some("every length") => every_length(),
         Some("pieces") => pieces(),
+        Some("at once") => at_once(),
         Some("their region") => their_region(),
         Some("counted") => counted(),
         Some("their peer") => their_peer(),
@@ -270,6 +271,44 @@ fn pieces() {
 }
 
 #[test]
+fn reads_and_writes_at_once_are_over_or_have_not_happened() {
+    Child::start("at once").finish();
+}
+
+fn at_once() {
+    let mut writer = Writer::new();
+    let mut out = writer.dev.buf(2 * LEN);
+    writer.warm_up(out.sge(0, 8));
+    let (addr, rkey) = (writer.addr, writer.rkey);
+    for (round, len) in (1..200).chain([511, 512, 4096, 10_000]).enumerate() {
+        let (seed, at) = (round as u64 + 1, 7 * round % 1000);
+        out.data[..len].copy_from_slice(&pattern(seed, len));
+        let place = (addr + at as u64, rkey);
+        assert!(writer.qp.rdma_at_once(IBV_WR_RDMA_WRITE, out.sge(0, len), place, round % 2 == 0));
+        writer.asks(&[0, at as u64, len as u64, seed]);
+        assert!(writer.qp.rdma_at_once(IBV_WR_RDMA_READ, out.sge(LEN, len), place, round % 3 == 0));
+        assert_eq!(out.data[LEN..LEN + len], pattern(seed, len), "{len} bytes");
+    }
+    assert!(poll(writer.qp.cq).is_none(), "there are no completions");
+    let goes = |opcode, sge, place| writer.qp.rdma_at_once(opcode, sge, place, false);
+    let foreign = ibv_sge { lkey: out.sge(0, 8).lkey ^ 1, ..out.sge(0, 8) };
+    let beyond = ibv_sge { length: 4 * LEN as u32, ..out.sge(0, 8) };
+    for opcode in [IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE] {
+        for place in [(addr + LEN as u64 - 7, rkey), (u64::MAX - 3, rkey), (addr, rkey ^ 1), (addr, 0)] {
+            assert!(!goes(opcode, out.sge(0, 8), place), "{opcode} at {place:x?}");
+        }
+        for sge in [foreign, beyond, out.sge(0, 0)] {
+            assert!(!goes(opcode, sge, (addr, rkey)), "{opcode} of {} bytes", sge.length);
+        }
+    }
+    for opcode in [IBV_WR_SEND, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_ATOMIC_FETCH_AND_ADD, u32::MAX] {
+        assert!(!goes(opcode, out.sge(0, 8), (addr, rkey)), "{opcode}");
+    }
+    writer.child.kill();
+    assert!(!writer.qp.rdma_at_once(IBV_WR_RDMA_WRITE, out.sge(0, 8), (addr, rkey), false));
+}
+
+#[test]
 fn short_writes_end_with_their_region() {
     Child::start("their region").finish();
 }
@@ -299,6 +338,8 @@ fn counted() {
     for _ in 0..1000 {
         assert_eq!(writer.writes(out.sge(0, 8), 0, IBV_SEND_SIGNALED).unwrap().status, IBV_WC_SUCCESS);
         assert!(!writer.writes_short([&[], &[]], 0, 0));
+        let place = (writer.addr, writer.rkey);
+        assert!(!writer.qp.rdma_at_once(IBV_WR_RDMA_WRITE, out.sge(0, 8), place, false));
     }
     writer.child.tell(&[2]);
     writer.child.finish();

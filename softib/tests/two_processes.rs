@@ -459,7 +459,7 @@ fn what_a_polling_owner_is_given_is_written_once() {
     Child::start_with("giver", ENOUGH_PROCESSORS).finish();
 }
 
-/// While both sides poll, either way is taken now and then, and what is moved is the same.
+/// While both sides poll, either way is taken now and then, by what is posted and by what is to be over at once, and what is moved is the same.
 #[test]
 fn what_goes_by_hand_now_and_then_is_what_goes_through_the_rings() {
     Child::start_with("chooser", &[("SOFTIB_PROCESSORS", "64")]).finish();
@@ -472,23 +472,28 @@ fn chooser() {
     const LENGTHS: [usize; 4] = [3000, 16_000, MIDDLE, SOME];
     for len in LENGTHS {
         let (before, began, mut value) = (softib::stats(), std::time::Instant::now(), 0u8);
-        let beyond = at.0 + SOME as u64;
-        let moved = |opcode, sge| {
-            assert_eq!(qp.rdma(1, opcode, sge, beyond, at.1), 0);
+        let (beyond, at_once) = ((at.0 + SOME as u64, at.1), std::cell::Cell::new(0));
+        let moved = |opcode, sge, tries: bool| {
+            if tries && qp.rdma_at_once(opcode, sge, beyond, false) {
+                return at_once.set(at_once.get() + 1);
+            }
+            assert_eq!(qp.rdma(1, opcode, sge, beyond.0, beyond.1), 0);
             assert_eq!(qp.wait().status, IBV_WC_SUCCESS, "{:?}", softib::stats());
         };
         while softib::stats().rdma_direct < before.rdma_direct + 5
             || softib::stats().rdma_ring < before.rdma_ring + 5
+            || at_once.get() < 5
         {
-            assert!(began.elapsed() < PATIENCE, "{len} bytes: {:?}", softib::stats());
+            assert!(began.elapsed() < PATIENCE, "{len} bytes: {} {:?}", at_once.get(), softib::stats());
             (0..100).for_each(|_| assert!(poll(qp.cq).is_none()));
             value = value.wrapping_add(1);
             buf.data[..len].fill(value);
             buf.data[len..2 * len].fill(!value);
-            moved(IBV_WR_RDMA_WRITE, buf.sge(0, len));
-            moved(IBV_WR_RDMA_READ, buf.sge(len, len));
+            moved(IBV_WR_RDMA_WRITE, buf.sge(0, len), !value.is_multiple_of(4));
+            moved(IBV_WR_RDMA_READ, buf.sge(len, len), !value.is_multiple_of(4));
             assert!(buf.data[len..2 * len].iter().all(|byte| *byte == value), "{:?}", softib::stats());
         }
+        assert!(poll(qp.cq).is_none(), "what is over at once has no completion");
     }
     buf.data[0] = ENDS;
     assert_eq!(qp.rdma(1, IBV_WR_RDMA_WRITE, buf.sge(0, 1), at.0, at.1), 0);

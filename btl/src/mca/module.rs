@@ -4,6 +4,7 @@
 //! a callback may enter any function here again. What the transport has for the upper layer is
 //! taken out one by one.
 
+mod at_once;
 mod atomics;
 pub(super) mod background;
 mod closing;
@@ -404,7 +405,7 @@ impl Module {
         });
     }
 
-    /// `btl_put` and `btl_get`.
+    /// `btl_put` and `btl_get`. The callback of one that is over within the call comes from there.
     pub fn rdma(
         &'static self,
         op: RdmaOp,
@@ -416,8 +417,17 @@ impl Module {
         let sge = Sge { addr: operation.local as u64, len, lkey: local.0 };
         let id = from_raw(operation.endpoint);
         let begin = |t: &mut Transport<Cookie>, cookie| t.rdma(id, op, sge, remote, cookie).map_err(drop);
-        match self.with(|state| state.begin(operation, (), begin)) {
-            Ok(()) => OPAL_SUCCESS,
+        let at_once = |t: &mut Transport<Cookie>| at_once::may_be() && t.rdma_at_once(id, op, sge, remote);
+        let go = |state: &mut State| match state.transport.as_mut().is_some_and(at_once) {
+            true => Ok(true),
+            false => state.begin(operation, (), begin).map(|()| false),
+        };
+        match self.with(go) {
+            Ok(false) => OPAL_SUCCESS,
+            Ok(true) => {
+                self.is_over_at_once(operation);
+                OPAL_SUCCESS
+            }
             Err(()) => self.refused(id),
         }
     }

@@ -156,8 +156,11 @@ counters! {
     recv_chains: Sum,
     /// Receives in them.
     recv_chained: Sum,
-    /// RDMA operations posted, atomics among them.
+    /// RDMA operations posted, atomics among them, and those that were over without that.
     rdma: Sum,
+    /// softib: puts and gets that were over within the call, as their memory is mapped here, or the kernel copies it in less time than the peer
+    /// would.
+    rdma_at_once: Sum,
     /// Requests of atomics posted: one for each addition and compare-and-swap, one or more for another
     /// change.
     atomics: Sum,

@@ -115,6 +115,12 @@ symbol_table! {
             unsafe extern "C" fn(*mut ibv_qp, *const ShortWrite, u64, u64, u32) -> c_int;
         /// Whether a send of so many bytes that is posted now would be carried out at once, and not wait in the send queue: not 0, if so. As above.
         sends_at_once, "oxib_sends_at_once", "OXIB_1.0": unsafe extern "C" fn(*mut ibv_qp, u32) -> c_int;
+        /// Carries out an RDMA READ or WRITE, by its opcode, of one buffer, if all that was posted to the queue pair is over and the device would move
+        /// the data within the call: with its address at the peer, the key there, and whether the program begins others before it waits for it. It
+        /// takes no entry of the send queue, and has no completion. Not 0: it is to be posted with `ibv_post_send`; what it fetches may have come
+        /// in part. As above.
+        rdma_at_once, "oxib_rdma_at_once", "OXIB_1.0":
+            unsafe extern "C" fn(*mut ibv_qp, u32, *const ibv_sge, u64, u32, c_int) -> c_int;
     }
 }
 

@@ -17,6 +17,10 @@ pub type WriteShort = unsafe extern "C" fn(*mut sys::ibv_qp, *const sys::ShortWr
 /// Asks whether a send would wait: `sends_at_once` of [`sys::Table`].
 pub type SendsAtOnce = unsafe extern "C" fn(*mut sys::ibv_qp, u32) -> c_int;
 
+/// Carries out a READ or WRITE within the call: `rdma_at_once` of [`sys::Table`].
+pub type RdmaAtOnce =
+    unsafe extern "C" fn(*mut sys::ibv_qp, u32, *const sys::ibv_sge, u64, u32, c_int) -> c_int;
+
 unsafe extern "C" fn no_poll(_: *mut sys::ibv_cq, _: c_int, _: *mut sys::ibv_wc) -> c_int {
     -libc::EOPNOTSUPP
 }

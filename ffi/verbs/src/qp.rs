@@ -11,7 +11,7 @@ use crate::posted::{Posted, QueueTag};
 use crate::qp_attr::{self, Change, InitAttr, QpCap, QpInit, QpKind, QpState, RtrAttr, RtsAttr};
 use crate::recv::{RecvQueue, Tag, sealed};
 use crate::request::{
-    AtomicOp, RdmaOp, Remote, SendFlags, Sge, atomic_request, rdma_request, request, write_request,
+    AtomicOp, RdmaOp, Remote, SendFlags, Sge, atomic_request, opcode_of, rdma_request, request, write_request,
 };
 use crate::srq::{self, Srq};
 use crate::types::{Psn, QKey, Qpn};
@@ -35,6 +35,7 @@ pub struct Qp {
     write_short: Option<ops::WriteShort>,
     post_send: ops::PostSend,
     sends_at_once: Option<ops::SendsAtOnce>,
+    rdma_at_once: Option<ops::RdmaAtOnce>,
     pd: Arc<Pd>,
     kind: QpKind,
     num: Qpn,
@@ -71,14 +72,14 @@ impl Qp {
         let post_send = unsafe { ops::post_send(raw.as_ptr()) };
         let cap = granted(&attr.cap);
         let (_cqs, _srq) = ((init.send_cq.clone(), init.recv_cq.clone()), init.srq.clone());
-        let (write_short, sends_at_once) =
-            (pd.context().table().write_short, pd.context().table().sends_at_once);
+        let sys::Table { write_short, sends_at_once, rdma_at_once, .. } = *pd.context().table();
         Ok(Arc::new(Qp {
             pd: pd.clone(),
             raw,
             post_send,
             write_short,
             sends_at_once,
+            rdma_at_once,
             kind: init.kind,
             num,
             cap,
@@ -380,6 +381,18 @@ impl Qp {
     pub fn sends_at_once(&self, len: u32) -> bool {
         // SAFETY: a function of the library that this live queue pair is of.
         self.sends_at_once.is_none_or(|ask| unsafe { ask(self.raw.as_ptr(), len) } != 0)
+    }
+
+    /// Reads or writes a peer's memory within the call, if nothing that was posted before waits and the device does so: it takes no entry of the send
+    /// queue, and has no completion. `in_burst`: the program begins others before it waits for it. False: it is to be
+    /// [posted](Self::post_rdma).
+    #[inline]
+    pub fn rdma_at_once(&self, op: RdmaOp, local: Sge, remote: Remote, in_burst: bool) -> bool {
+        let Some(carry_out) = self.rdma_at_once else { return false };
+        let sge = sys::ibv_sge { addr: local.addr, length: local.len, lkey: local.lkey.0 };
+        let (raw, opcode) = (self.raw.as_ptr(), opcode_of(op));
+        // SAFETY: a function of the library that this live queue pair is of; the device checks that the buffer is in memory that is registered.
+        unsafe { carry_out(raw, opcode, &sge, remote.addr, remote.rkey.0, in_burst.into()) == 0 }
     }
 
     /// Carries out an atomic on a peer's memory. The value before comes into the first eight bytes of a buffer, which is the device's

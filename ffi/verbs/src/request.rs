@@ -56,6 +56,14 @@ pub struct Remote {
 }
 
 #[inline]
+/// `ibv_wr_opcode`.
+pub(crate) fn opcode_of(op: RdmaOp) -> u32 {
+    match op {
+        RdmaOp::Read => sys::IBV_WR_RDMA_READ,
+        RdmaOp::Write => sys::IBV_WR_RDMA_WRITE,
+    }
+}
+
 pub(crate) fn rdma_request(
     op: RdmaOp,
     wr_id: u64,
@@ -63,11 +71,7 @@ pub(crate) fn rdma_request(
     remote: Remote,
     flags: SendFlags,
 ) -> sys::ibv_send_wr {
-    let opcode = match op {
-        RdmaOp::Read => sys::IBV_WR_RDMA_READ,
-        RdmaOp::Write => sys::IBV_WR_RDMA_WRITE,
-    };
-    let mut wr = request(wr_id, sge, opcode, flags.bits());
+    let mut wr = request(wr_id, sge, opcode_of(op), flags.bits());
     wr.wr.rdma = sys::ibv_send_wr_rdma { remote_addr: remote.addr, rkey: remote.rkey.0 };
     wr
 }

@@ -4,7 +4,7 @@ use super::address::destination;
 use super::extras::binding;
 use super::guard::guard;
 use super::handle::{engine, qp_index, sge_list};
-use crate::datapath::initiator::{self, Rest, SHORT_SGES, Short};
+use crate::datapath::initiator::{self, AtOnce, Rest, SHORT_SGES, Short};
 use crate::datapath::iwarp;
 use crate::engine::state::State;
 use crate::errno::Errno;
@@ -103,6 +103,26 @@ pub unsafe extern "C" fn write_short(
     let written =
         qps.get_again(index).is_some_and(|qp| unsafe { initiator::write_short(qp, w, pieces, last, to) });
     if written { 0 } else { libc::EAGAIN }
+}
+
+/// `rdma_at_once` of the driver table.
+pub unsafe extern "C" fn rdma_at_once(
+    qp: *mut ibv_qp,
+    opcode: u32,
+    sge: *const ibv_sge,
+    remote_addr: u64,
+    rkey: u32,
+    in_burst: c_int,
+) -> c_int {
+    // SAFETY: the caller passes a QP of ours and a valid buffer.
+    let (sge, index) = unsafe { (&*sge, qp_index(qp)) };
+    let request = AtOnce { opcode, sge, remote: (remote_addr, rkey), in_burst: in_burst != 0 };
+    let Some(mut state) = engine().ok().and_then(|engine| engine.enter_as_owner()) else {
+        return libc::EAGAIN;
+    };
+    let State { qps, w, .. } = &mut *state;
+    let carried_out = qps.get_again(index).is_some_and(|qp| initiator::rdma_at_once(qp, w, &request));
+    if carried_out { 0 } else { libc::EAGAIN }
 }
 
 /// `sends_at_once` of the driver table.
@@ -258,7 +278,7 @@ pub fn post_all(qp: *mut ibv_qp, requests: &[ibv_send_wr]) -> Result<(), Errno> 
 
 #[inline(always)]
 fn post_one(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr) -> Result<(), Errno> {
-    let most = qp.cap.max_send_sge.min(SHORT_SGES);
+    let (most, in_burst) = (qp.cap.max_send_sge.min(SHORT_SGES), w.in_burst);
     // SAFETY: the program passes num_sge elements at sg_list.
     let done = match unsafe { sge_list(wr.sg_list, wr.num_sge, most) } {
         Ok(sges) if initiator::asks(wr.opcode) && initiator::ask_short(qp, w, wr, sges) => Short::Sent,
@@ -274,13 +294,13 @@ fn post_one(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr) -> Result<(), Errno> {
             initiator::finish_short(qp, w, rest);
             Ok(())
         }
-        Short::Other => post_any(qp, w, wr),
+        Short::Other => post_any(qp, w, wr, in_burst),
     }
 }
 
-/// Posts a request of any kind.
+/// Posts a request of any kind, which may be one of a burst.
 #[inline(never)]
-fn post_any(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr) -> Result<(), Errno> {
+fn post_any(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr, in_burst: bool) -> Result<(), Errno> {
     // SAFETY: the program passes num_sge elements at sg_list.
     let sges = unsafe { sge_list(wr.sg_list, wr.num_sge, qp.cap.max_send_sge) }?;
     let len: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
@@ -292,7 +312,7 @@ fn post_any(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr) -> Result<(), Errno> {
     if len > u64::from(limit) {
         return Err(Errno::INVAL);
     }
-    let mut work = work_of(qp, wr, len as u32);
+    let mut work = Work { in_burst, ..work_of(qp, wr, len as u32) };
     if qp.kind != IBV_QPT_RC || wr.opcode != IBV_WR_SEND {
         address(qp, wr, &mut work)?;
         if w.is_iwarp() && !iwarp::offers(wr.opcode, wr.num_sge) {

@@ -47,6 +47,7 @@ static TABLE: Table = Table {
     unshare_memory: Some(sharing::unshare_memory),
     write_short: Some(ops::write_short),
     sends_at_once: Some(ops::sends_at_once),
+    rdma_at_once: Some(ops::rdma_at_once),
 };
 
 /// The control path of the software device, for `verbs::Driver::from_table`.

@@ -174,6 +174,7 @@ fn start(plan: Plan) -> Result<Engine, Errno> {
         looked: None,
         was_elsewhere: false,
         in_burst: false,
+        began: None,
         unlooked: 0,
         expected: Default::default(),
         lender: None,

@@ -10,27 +10,34 @@ use crate::shm::choice::{Choice, Trials};
 use std::time::{Duration, Instant};
 
 /// Shorter ones go through the rings: a system call takes as long as they do.
-const LEAST: u32 = 2 << 10;
+const LEAST: u32 = 1 << 10;
 
-/// From each of these lengths on transfers are of another kind.
-const STEPS: [u32; 3] = [8 << 10, 32 << 10, 128 << 10];
-const LENGTHS: usize = STEPS.len() + 1;
+/// Transfers of fewer bytes than this power of two are of the first step; each further step is up to four times as long.
+const FIRST_STEP: u32 = 11;
+/// From 128 KiB on all are of the last one.
+const LENGTHS: usize = 5;
 
 /// From this step on each transfer is timed.
-const LONG: u8 = 2;
+const LONG: u8 = 3;
+
+/// From this step on those of a burst are of the same kind as others. Shorter ones go through the rings: the peer copies one as we copy another one.
+const IN_BURSTS: u8 = 2;
 
 /// Of shorter ones, one of so many. An odd number, for programs make as many at a time as a power of two.
 const TIMED_OF: u8 = 7;
 
+/// What a transfer through the rings costs behind its answer: the program has yet to find its completion.
+const BESIDES: Duration = Duration::from_nanos(150);
+
 /// What READs that cross cost beside the copies, the questions and looks that find nothing, is this part of them.
-const BESIDES: u32 = 8;
+const BESIDES_COPIES: u32 = 8;
 
 /// The first system call in a while takes several times as long as the next ones, and so does the first one with each page: a trial is to go round in
 /// the memory that a program uses.
-const TRIALS: Trials = Trials { soon: 512, seldom: 8192, burst: 64 };
+const TRIALS: Trials = Trials { soon: 512, seldom: 16384, burst: 128, leaves: false };
 
 /// The same of long transfers, which have more pages.
-const TRIALS_OF_LONG: Trials = Trials { soon: 128, seldom: 2048, burst: 16 };
+const TRIALS_OF_LONG: Trials = Trials { soon: 128, seldom: 4096, burst: 32, leaves: false };
 
 /// A kind of transfer; READs and WRITEs have as many steps as are below their length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,9 +65,10 @@ impl Kind {
     /// burst do: the peer copies one as we copy another one.
     #[inline]
     pub fn of(reads: bool, len: u32, in_burst: bool) -> Option<Kind> {
-        let step = STEPS.iter().filter(|step| len >= **step).count() as u8;
+        let bits = (len | 1).ilog2();
+        let step = ((bits + 2).saturating_sub(FIRST_STEP) / 2).min(LENGTHS as u32 - 1) as u8;
         let kind = if reads { Kind::Read(step) } else { Kind::Write(step) };
-        (len >= LEAST && (!in_burst || kind.is_long())).then_some(kind)
+        (len >= LEAST && (!in_burst || step >= IN_BURSTS)).then_some(kind)
     }
 
     #[inline]
@@ -113,23 +121,36 @@ impl Moves {
         kind.is_some_and(|kind| !self.by_rings && self.choices[kind.index()].is_other_next())
     }
 
+    /// Whether the next transfer of this kind is to be timed.
+    #[inline]
+    pub fn is_timed(&self, kind: Option<Kind>) -> bool {
+        let is_due = |kind: Kind| {
+            kind.is_long() || self.choices[kind.index()].is_trial_next() || self.untimed + 1 >= TIMED_OF
+        };
+        !self.by_rings && kind.is_some_and(is_due)
+    }
+
     /// A transfer of this kind goes that way. Its kind, if it is to be timed.
     #[inline]
     pub fn go(&mut self, kind: Option<Kind>) -> Option<Kind> {
+        let is_timed = self.is_timed(kind);
         let kind = kind.filter(|_| !self.by_rings)?;
-        let choice = &mut self.choices[kind.index()];
         self.untimed += 1;
-        let is_timed = kind.is_long() || choice.is_trial_next() || self.untimed >= TIMED_OF;
-        choice.go();
+        self.choices[kind.index()].go();
         if is_timed {
             self.untimed = 0;
         }
         is_timed.then_some(kind)
     }
 
-    /// A transfer of `len` bytes has taken so long, by our own hand or through the rings.
-    pub fn note(&mut self, kind: Kind, by_hand: bool, len: u32, time: Duration) {
-        self.choices[kind.index()].note(by_hand, len, time);
+    /// A transfer of `len` bytes has taken so long by our own hand.
+    pub fn note_by_hand(&mut self, kind: Kind, len: u32, time: Duration) {
+        self.choices[kind.index()].note(true, len, time);
+    }
+
+    /// The same through the rings, from the question to the answer.
+    pub fn note_answer(&mut self, kind: Kind, len: u32, time: Duration) {
+        self.choices[kind.index()].note(false, len, time + BESIDES);
     }
 
     /// A copy of a piece has been made by the rings, since then.
@@ -142,7 +163,7 @@ impl Moves {
         let [copied_in, copied_out] = self.copies;
         if !copied_in.is_zero() && !copied_out.is_zero() {
             let both = copied_in + copied_out;
-            self.note(Kind::Crossing, false, piece, both + both / BESIDES);
+            self.choices[Kind::Crossing.index()].note(false, piece, both + both / BESIDES_COPIES);
         }
     }
 }
@@ -159,7 +180,10 @@ mod tests {
         let read = |moves: &mut Moves| {
             let by_hand = moves.is_by_hand(kind);
             if let Some(kind) = moves.go(kind) {
-                moves.note(kind, by_hand, len, MICROSECOND * costs[usize::from(by_hand)]);
+                match by_hand {
+                    true => moves.note_by_hand(kind, len, MICROSECOND * costs[1]),
+                    false => moves.note_answer(kind, len, MICROSECOND * costs[0]),
+                }
             }
             by_hand
         };
@@ -171,17 +195,27 @@ mod tests {
         let mut moves = Moves::new(false);
         assert!(fetched(&mut moves, 64 << 10, [10, 7], 1000) > 800);
         assert!(fetched(&mut moves, 16 << 10, [4, 3], 10_000) > 9000);
-        assert_eq!(fetched(&mut moves, 4 << 10, [10, 14], 900), 64, "a trial");
-        assert!(fetched(&mut moves, 4 << 10, [10, 14], 100_000) < 17 * 64, "seldom");
-        assert!(fetched(&mut moves, 1 << 20, [70, 90], 1000) < 64);
-        assert_eq!(fetched(&mut moves, 2000, [10, 1], 1000), 0, "what is short is not tried");
+        assert_eq!(fetched(&mut moves, 4 << 10, [10, 14], 800), 128, "a trial");
+        assert!(fetched(&mut moves, 4 << 10, [10, 14], 100_000) < 13 * 128, "seldom");
+        assert!(fetched(&mut moves, 1 << 20, [70, 90], 1000) < 5 * 32);
         assert!(!moves.is_by_hand(Kind::of(false, 64 << 10, false)), "WRITEs are a kind of their own");
     }
 
     #[test]
     fn short_ones_in_a_burst_go_through_the_rings() {
         let is_any = |len, in_burst| Kind::of(true, len, in_burst).is_some();
-        assert_eq!([is_any(4096, false), is_any(4096, true), is_any(64 << 10, true)], [true, false, true]);
+        assert_eq!(
+            [is_any(1 << 10, false), is_any(4 << 10, true), is_any(16 << 10, true)],
+            [true, false, true]
+        );
+    }
+
+    #[test]
+    fn those_of_one_kind_differ_in_length_by_up_to_four_times() {
+        let lengths = [1024, 2047, 2048, 8191, 8192, 32_767, 32_768, 131_071, 131_072, u32::MAX];
+        let steps = lengths.map(|len| Kind::of(true, len, false));
+        assert_eq!(steps, [0, 0, 1, 1, 2, 2, 3, 3, 4, 4].map(|step| Some(Kind::Read(step))));
+        assert_eq!(Kind::of(true, 1023, false), None, "through the rings");
     }
 
     #[test]
@@ -202,9 +236,9 @@ mod tests {
         let now = timing::now();
         for (by_rings, by_hand) in [(100, true), (1, false)] {
             moves.copies = [MICROSECOND * by_rings, MICROSECOND];
-            for _ in 0..1000 {
+            for _ in 0..6000 {
                 match moves.is_by_hand(Some(Kind::Crossing)) {
-                    true => moves.note(Kind::Crossing, true, 16 << 10, MICROSECOND * 10),
+                    true => moves.note_by_hand(Kind::Crossing, 16 << 10, MICROSECOND * 10),
                     false => moves.note_crossing(16 << 10),
                 }
                 assert_eq!(moves.go(Some(Kind::Crossing)), Some(Kind::Crossing), "each one is timed");

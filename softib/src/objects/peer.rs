@@ -84,7 +84,7 @@ impl Peer {
     pub fn note_answer(&mut self, work: &Work) {
         if let Some((kind, since)) = work.timed.zip(work.since).filter(|(kind, _)| *kind != Kind::Crossing) {
             let time = timing::now() - since + Duration::from_nanos(work.spent.into());
-            self.moves.note(kind, false, work.len, time);
+            self.moves.note_answer(kind, work.len, time);
         }
     }
 

@@ -82,6 +82,8 @@ pub struct World {
     pub stats: Stats,
     /// Only an answer of one piece is waited for, which is on its way.
     pub expected: Expected,
+    /// When the READ or WRITE that is posted next has begun, if it is to be timed and that is known.
+    pub began: Option<Instant>,
     /// Our segment.
     pub segment: Segment,
     /// What our ports are.

@@ -6,6 +6,10 @@ use std::time::Duration;
 /// Bytes to which times refer.
 const UNIT: u64 = 16 << 10;
 
+/// A new time changes what is known by one part of so many, in use and in a trial.
+const STEPS: u32 = 16;
+const TRIAL_STEPS: u32 = 8;
+
 /// When the way that is not in use is tried.
 #[derive(Debug, Clone, Copy)]
 pub struct Trials {
@@ -13,8 +17,11 @@ pub struct Trials {
     pub soon: u16,
     /// Most transfers from one trial to the next: each may take several times as long.
     pub seldom: u16,
-    /// Transfers of a trial, of which the fastest counts: what has not been done for a while takes longer at first.
+    /// Transfers of a trial, of which the last ones count most: what has not been done for a while takes longer at first.
     pub burst: u16,
+    /// The way in use is left as soon as it takes longer than the other one did when that was tried last, and not only at the end of a trial. Times that
+    /// differ from one moment to the next are only compared with those of the same moment.
+    pub leaves: bool,
 }
 
 /// The way in use, and how long transfers take in each.
@@ -62,10 +69,17 @@ impl Choice {
         self.is_fresh |= self.left == self.trials.burst;
         self.left -= 1;
         if self.left == 0 {
-            self.left = self.next;
-            self.next = self.after_next();
+            self.end_trial();
         }
         is_other
+    }
+
+    fn end_trial(&mut self) {
+        self.left = self.next;
+        self.next = self.after_next();
+        if !self.is_fresh {
+            self.decide();
+        }
     }
 
     fn after_next(&self) -> u16 {
@@ -78,17 +92,11 @@ impl Choice {
         let unit = u32::try_from(unit).unwrap_or(u32::MAX / 8).clamp(1, u32::MAX / 8);
         let is_trial = other != self.is_other;
         let is_first = is_trial && std::mem::take(&mut self.is_fresh);
-        let is_known = self.took[usize::from(!other)] != 0;
         let known = &mut self.took[usize::from(other)];
-        *known = match *known {
-            0 => unit,
-            _ if is_first => unit,
-            // The first ones meet memory that has not been used before.
-            before if is_trial || !is_known => before.min(unit),
-            // One that was interrupted counts as much as one that is twice as slow.
-            before => (3 * before + unit.min(2 * before)) / 4,
-        };
-        self.decide();
+        *known = if *known == 0 || is_first { unit } else { nearer(*known, unit, is_trial) };
+        if self.trials.leaves {
+            self.decide();
+        }
     }
 
     /// Changes to the way that is not in use if that takes less time by an eighth. Each change doubles the time to the next trial, as each trial
@@ -102,11 +110,18 @@ impl Choice {
     }
 }
 
+/// What is known moves towards a new time by a step of its own size, so that it comes to be the median of them: those that were interrupted, or met
+/// memory that had not been used before, weigh no more than others. A trial has fewer, so its steps are longer.
+fn nearer(known: u32, time: u32, is_trial: bool) -> u32 {
+    let step = known / if is_trial { TRIAL_STEPS } else { STEPS };
+    time.clamp(known - step, known + step)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const TRIALS: Trials = Trials { soon: 8, seldom: 256, burst: 1 };
+    const TRIALS: Trials = Trials { soon: 8, seldom: 256, burst: 1, leaves: true };
 
     /// How many of so many transfers go the other way, where both take so many nanoseconds.
     fn gone(choice: &mut Choice, costs: [u64; 2], transfers: usize) -> usize {
@@ -139,12 +154,22 @@ mod tests {
     }
 
     #[test]
-    fn of_a_trial_the_fastest_transfer_counts() {
-        let mut choice = Choice::new(Trials { burst: 3, ..TRIALS });
-        assert_eq!(gone(&mut choice, [100, 500], 7), 2, "the last three up to the eighth");
-        choice.go();
-        choice.note(true, 16 << 10, Duration::from_nanos(80));
-        assert!(choice.is_other());
+    fn what_a_trial_meets_at_first_counts_less_than_what_follows() {
+        let mut choice = Choice::new(Trials { soon: 64, seldom: 256, burst: 48, leaves: false });
+        assert_eq!(gone(&mut choice, [100, 3000], 16 + 10), 10, "a trial has begun");
+        assert!(
+            gone(&mut choice, [100, 80], 300) > 200,
+            "from its end on the other way is in use, but for trials"
+        );
+    }
+
+    #[test]
+    fn what_is_interrupted_now_and_then_is_known_by_the_rest() {
+        let mut choice = Choice::new(Trials { soon: u16::MAX, ..TRIALS });
+        for number in 0..1000 {
+            choice.note(false, 16 << 10, Duration::from_nanos(if number % 3 == 0 { 5000 } else { 100 }));
+        }
+        assert!((100..115).contains(&choice.took[0]), "{:?}", choice.took);
     }
 
     /// As with transfers that cross the peer's: the other way takes less as long as the peer does not take it.

@@ -408,6 +408,24 @@ impl Qp {
         self.post(wr_id, opcode, &[sge], |wr| wr.wr.rdma = ibv_send_wr_rdma { remote_addr: remote, rkey })
     }
 
+    /// `rdma_at_once` of the driver table: whether it has been carried out.
+    pub fn rdma_at_once(
+        &self,
+        opcode: u32,
+        sge: ibv_sge,
+        (remote, rkey): (u64, u32),
+        in_burst: bool,
+    ) -> bool {
+        let carry_out = table().rdma_at_once.expect("the linked-in device has it");
+        match unsafe { carry_out(self.qp, opcode, &sge, remote, rkey, in_burst.into()) } {
+            0 => true,
+            code => {
+                assert_eq!(code, libc::EAGAIN);
+                false
+            }
+        }
+    }
+
     pub fn datagram(&self, wr_id: u64, sges: &[ibv_sge], ah: *mut ibv_ah, dest: (u32, u32)) -> i32 {
         let ud = ibv_send_wr_ud { ah, remote_qpn: dest.0, remote_qkey: dest.1 };
         self.post(wr_id, IBV_WR_SEND, sges, |wr| wr.wr.ud = ud)

@@ -32,6 +32,7 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
     let mut cases: Vec<Case> = FLUSHES.into_iter().map(flush).collect();
     let lost = "a message whose connection fails ends with an error, once (lost, 2 ranks)";
     cases.push(Case::new(lost, loses));
+    cases.extend(["private", "mapped"].map(is_within));
     let keys =
         "registrations are refused while the transport can still have its own, and said once (keys, 2 ranks)";
     cases.push(Case::new(keys, |setting| is_brief(setting, "keys", &[])));
@@ -44,6 +45,16 @@ pub fn cases(setting: &Setting) -> Vec<Case> {
 
 fn flushes(setting: &Setting, part: &str) -> Result<()> {
     passes(&setting.job(3, "flush")?.arguments([part]), "flush", DEADLINE).map(drop)
+}
+
+/// Gets from memory of this kind.
+fn is_within(memory: &'static str) -> Case {
+    let name = format!(
+        "gets that are over within their call neither nest nor keep messages waiting (within {memory}, 2 ranks)"
+    );
+    Case::new(name, move |setting| {
+        passes(&setting.job(2, "within")?.arguments([memory]), "within", DEADLINE).map(drop)
+    })
 }
 
 fn loses(setting: &Setting) -> Result<()> {

@@ -1,8 +1,8 @@
 //! `btl_flush`, and the callbacks that it waits for.
 
 use super::{Module, from_raw};
-use crate::transport::EpId;
 use crate::transport::flush::Mark;
+use crate::transport::{EpId, Transport};
 use opal_sys::mca_btl_base_endpoint_t;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -83,7 +83,7 @@ impl Module {
     pub fn flush(&'static self, endpoint: *mut mca_btl_base_endpoint_t) {
         let of = (!endpoint.is_null()).then(|| from_raw(endpoint));
         for _ in 0..LOOKS {
-            if !self.transport(false, |t| t.awaits_completions()) {
+            if !self.transport(false, Transport::awaits_flushed) {
                 break;
             }
             self.progress();

@@ -80,6 +80,12 @@ const _: () = assert!(
 );
 
 impl Rx {
+    /// The number of the last look.
+    #[inline]
+    pub(super) fn looks(&self) -> u32 {
+        self.looks
+    }
+
     /// Nothing has been posted.
     pub fn new(cq: Arc<Cq>, queues: Vec<RecvQueue>, cts: CtsRecvs) -> Rx {
         Rx {

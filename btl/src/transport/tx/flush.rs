@@ -107,9 +107,10 @@ impl<C> Transport<C> {
         }
     }
 
-    /// A completion comes for something that has been posted.
+    /// A flush looks around: whether a completion comes for something that has been posted. A burst of operations is over.
     #[inline]
-    pub fn awaits_completions(&self) -> bool {
+    pub fn awaits_flushed(&mut self) -> bool {
+        self.tx.burst.end();
         self.tx.awaited != 0
     }
 

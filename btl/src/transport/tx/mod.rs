@@ -3,6 +3,7 @@
 
 mod buffered;
 mod buffers;
+mod burst;
 mod complete;
 mod control;
 mod eager;
@@ -27,6 +28,7 @@ use crate::transport::channel::{Held, Ready, SendRings, Signalling};
 use crate::transport::port::buffer::Queued;
 use crate::transport::port::queue::SendQueue;
 use crate::transport::stats::Chains;
+use burst::Burst;
 use slab::Slab;
 use std::mem::offset_of;
 use std::sync::Arc;
@@ -56,6 +58,11 @@ pub struct Tx<C> {
     keeps: bool,
     /// A failed work request's cause is being looked for.
     seeking: bool,
+    /// Puts and gets that begin one behind the other.
+    burst: Burst,
+    /// So many short ones are not to be tried to be carried out at once; and how many have been since one was posted.
+    skipped: u8,
+    moved: u8,
     /// One for each queue of the layout.
     pub(super) queues: Vec<SendQueue>,
     /// Registered memory in ledgers.
@@ -96,6 +103,9 @@ impl<C> Tx<C> {
             awaited: 0,
             owed: 0,
             keeps: false,
+            burst: Burst::default(),
+            skipped: 0,
+            moved: 0,
             seeking: false,
             queues,
             send_rings,

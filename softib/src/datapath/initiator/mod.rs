@@ -28,10 +28,12 @@
 //! answer     what comes back of those                short_rdma the short way of READs, atomics, and WRITEs that are given
 //! mapped     memory that the peer shares with us     short_write  the short way of a WRITE to it
 //! ahead      READs and given WRITEs under way behind another one      filling    SENDs into posted buffers that are mapped here
+//! at_once    READs and WRITEs that are over before they would be posted
 //! ```
 
 mod ahead;
 mod answer;
+mod at_once;
 mod attempt;
 mod datagram;
 mod direct;
@@ -57,6 +59,7 @@ mod window;
 mod xrc;
 
 pub use answer::{answered, response_arrived};
+pub use at_once::{AtOnce, rdma_at_once};
 pub use queue::{advance, tell_drained};
 pub use short::{Rest, SHORT_SGES, Short, finish_short, goes_at_once, send_short};
 pub use short_rdma::{ask_short, asks, take_answer};

@@ -191,16 +191,25 @@ impl<P: Path> Way<'_, P> {
         let timed = self.peer.moves.go(kind).map(|kind| (kind, timing::now()));
         direct(self.peer, own, grant, work, sges)?;
         if let Some((kind, since)) = timed {
-            self.peer.moves.note(kind, true, work.len, timing::now() - since);
+            self.peer.moves.note_by_hand(kind, work.len, timing::now() - since);
         }
         Ok(())
     }
 
-    /// The kind of a request, of which some take less time through the rings, and some by our own hand.
+    /// Whether the time of this request is wanted.
+    #[inline]
+    pub fn is_timed(&self, work: &Work) -> bool {
+        self.peer.moves.is_timed(self.kind(work))
+    }
+
+    /// The kind of a request, of which some take less time through the rings, and some by our own hand. None: it has no choice, as atomics have none.
+    #[inline]
     pub fn kind(&self, work: &Work) -> Option<Kind> {
-        match work.may_cross() && self.link.crosses() {
-            true => Some(Kind::Crossing),
-            false => Kind::of(work.opcode == IBV_WR_RDMA_READ, work.len, work.in_burst),
+        match work.opcode {
+            IBV_WR_RDMA_READ if work.may_cross() && self.link.crosses() => Some(Kind::Crossing),
+            IBV_WR_RDMA_READ => Kind::of(true, work.len, work.in_burst),
+            IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM => Kind::of(false, work.len, work.in_burst),
+            _ => None,
         }
     }
 

@@ -39,11 +39,15 @@ pub fn asks(opcode: u32) -> bool {
 pub fn ask_short(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr, sges: &[ibv_sge]) -> bool {
     let Some(mut work) = short_request(qp, w, wr, sges) else { return false };
     w.in_burst = true;
+    let began = w.began.take();
     (work.may_give, work.crosses) = (may_give(qp, w, &work), crosses(qp, w, &work));
     let (leads, dest) = (qp.sq.is_empty(), qp.attr.dest_qp_num);
     let World { peers, stats, segment, mrs, .. } = w;
     let Ok(mut way) = Way::to_peer(qp, peers, stats, segment.incarnation, &work) else { return false };
     let grant = Grant { access: way.link.view.access, pd: way.link.view.pd, qpn: dest };
+    if leads {
+        work.since = began.or_else(|| way.is_timed(&work).then(timing::now));
+    }
     if leads && moves_at_once(&mut way, mrs, &grant, &work, sges) {
         stats.rdma_direct += 1;
         qp.sq_posted = work.number;
@@ -73,7 +77,7 @@ pub fn ask_short(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr, sges: &[ibv_sge])
 
 /// Moves the data at once: its memory is mapped here, or it goes by our own hand. False: nothing has happened.
 #[inline(always)]
-fn moves_at_once(way: &mut Way<'_, Rc>, own: &Mrs, grant: &Grant, work: &Work, sges: &[ibv_sge]) -> bool {
+pub fn moves_at_once(way: &mut Way<'_, Rc>, own: &Mrs, grant: &Grant, work: &Work, sges: &[ibv_sge]) -> bool {
     moved_mapped((way.link, way.peer), grant, work, sges).is_some()
         || way.is_by_hand(grant, work) && way.move_by_hand(own, grant, work, sges).is_ok()
 }

@@ -10,6 +10,7 @@ use crate::shm::copy::SHORT;
 use crate::shm::mapped::Mapped;
 use rdma_sys::*;
 use std::ops::RangeInclusive;
+use std::ptr::NonNull;
 
 /// An RDMA WRITE of one buffer on a connected RC queue pair with nothing queued, to memory that is mapped here.
 #[inline(always)]
@@ -22,46 +23,47 @@ pub fn write_mapped(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr, sge: &ibv_sge)
     if !may_read || !may_write(qp) {
         return Short::Other;
     }
-    let Some(window) = find(qp, w, rdma.rkey) else { return write_to_file(qp, w, wr, sge) };
-    let Some(place) = window.place(rdma.remote_addr, sge.length) else { return Short::Other };
-    let holds = window.begin();
-    if holds {
-        // SAFETY: the program vouches for its buffer until the completion (inline, or checked against its MR). The peer had granted the region
-        // when it was looked at, and that has not changed.
-        unsafe { window.write(sge.addr as *const u8, place, sge.length) };
-    }
-    window.end();
-    if !holds {
-        return Short::Other;
-    }
-    window.expect_more(place, w.in_burst);
-    written(qp, w, wr, sge)
+    if write_over(qp, w, sge, (rdma.remote_addr, rdma.rkey)) { written(qp, w, wr, sge) } else { Short::Other }
 }
 
-/// The same where the memory may be of a file that the peer's program has mapped. The caller has seen that the buffer may be read, and the request
-/// posted.
-#[inline(never)]
-fn write_to_file(qp: &mut Qp, w: &mut World, wr: &ibv_send_wr, sge: &ibv_sge) -> Short {
-    // SAFETY: the caller has seen that it is a WRITE, so the program has filled this member of the union.
-    let rdma = unsafe { wr.wr.rdma };
-    let Some(link) = qp.link.as_mut().filter(|link| link.is_current()) else { return Short::Other };
-    let Some(window) = link.file.as_mut().filter(|window| is_it(window, rdma.rkey)) else {
-        return Short::Other;
-    };
-    let Some(place) = window.place(rdma.remote_addr, sge.length) else { return Short::Other };
+/// Copies a buffer to memory of the peer's that is mapped here. False: it is not, and nothing has happened. The caller has seen that the queue pair
+/// is connected, nothing is queued, and that the buffer may be read.
+#[inline(always)]
+pub fn write_over(qp: &mut Qp, w: &mut World, sge: &ibv_sge, (addr, rkey): (u64, u32)) -> bool {
+    let Some(window) = find(qp, w, rkey) else { return write_to_file(qp, w, sge, (addr, rkey)) };
+    let Some(place) = window.place(addr, sge.length) else { return false };
+    let holds = copy_to(window, sge, place);
+    if holds {
+        window.expect_more(place, w.in_burst);
+    }
+    holds
+}
+
+/// Copies a buffer to a place in a window. False: its region is gone.
+#[inline(always)]
+fn copy_to(window: &mut Mapped, sge: &ibv_sge, place: NonNull<u8>) -> bool {
     let holds = window.begin();
     if holds {
-        // SAFETY: the program vouches for its buffer until the completion. The peer had granted the region when it was looked at, and that has not
-        // changed.
+        // SAFETY: the program vouches for its buffer until the request is over. The peer had granted the region when it was looked at, and that has
+        // not changed.
         unsafe { window.write(sge.addr as *const u8, place, sge.length) };
     }
     window.end();
-    if !holds || window.is_lost() {
+    holds
+}
+
+/// The same where the memory may be of a file that the peer's program has mapped.
+#[inline(never)]
+fn write_to_file(qp: &mut Qp, w: &mut World, sge: &ibv_sge, (addr, rkey): (u64, u32)) -> bool {
+    let Some(link) = qp.link.as_mut().filter(|link| link.is_current()) else { return false };
+    let Some(window) = link.file.as_mut().filter(|window| is_it(window, rkey)) else { return false };
+    let Some(place) = window.place(addr, sge.length) else { return false };
+    if !copy_to(window, sge, place) || window.is_lost() {
         link.file = None;
-        return Short::Other;
+        return false;
     }
     window.expect_more(place, w.in_burst);
-    written(qp, w, wr, sge)
+    true
 }
 
 /// A WRITE has been carried out.
