@@ -39,7 +39,7 @@ const TRIALS: Trials = Trials { soon: 512, seldom: 16384, burst: 128, leaves: fa
 /// The same of long transfers, which have more pages.
 const TRIALS_OF_LONG: Trials = Trials { soon: 128, seldom: 4096, burst: 32, leaves: false };
 
-/// A kind of transfer; READs and WRITEs have as many steps as are below their length.
+/// A kind of transfer; READs and WRITEs by the step of their length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Read(u8),

@@ -113,8 +113,8 @@ impl Choice {
 /// What is known moves towards a new time by a step of its own size, so that it comes to be the median of them: those that were interrupted, or met
 /// memory that had not been used before, weigh no more than others. A trial has fewer, so its steps are longer.
 fn nearer(known: u32, time: u32, is_trial: bool) -> u32 {
-    let step = known / if is_trial { TRIAL_STEPS } else { STEPS };
-    time.clamp(known - step, known + step)
+    let step = 1 + known / if is_trial { TRIAL_STEPS } else { STEPS };
+    time.clamp(known.saturating_sub(step), known.saturating_add(step))
 }
 
 #[cfg(test)]

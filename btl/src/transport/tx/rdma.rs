@@ -1,8 +1,8 @@
 //! Put, get and atomics: RDMA WRITE, READ, fetch-and-add and compare-and-swap on the last queue's
 //! queue pair.
 //!
-//! One that nothing is in the way of is posted at once, or is over within the call, where the device moves the data itself. Others wait in order; none is ever refused for want of a
-//! resource, because ob1 would park it where only another completion wakes it. A device takes no
+//! One that nothing is in the way of is posted at once, or is over within the call, where the device moves the data itself. Others wait in order; none
+//! is ever refused for want of a resource, because ob1 would park it where only another completion wakes it. A device takes no
 //! more reads and atomics of a queue pair at a time than were agreed upon, and lets everything behind
 //! the next one wait: that one waits here instead, and messages pass it.
 #![forbid(unsafe_code)]

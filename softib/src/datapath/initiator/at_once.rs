@@ -19,6 +19,7 @@ use rdma_sys::*;
 pub struct AtOnce<'a> {
     /// `ibv_wr_opcode`.
     pub opcode: u32,
+    /// The buffer.
     pub sge: &'a ibv_sge,
     /// Its address at the peer, and the key.
     pub remote: (u64, u32),
