@@ -21,7 +21,7 @@ const LENGTHS: usize = 5;
 const LONG: u8 = 3;
 
 /// From this step on those of a burst are of the same kind as others. Shorter ones go through the rings: the peer copies one as we copy another one.
-const IN_BURSTS: u8 = 2;
+const IN_BURSTS: u8 = 3;
 
 /// Of shorter ones, one of so many. An odd number, for programs make as many at a time as a power of two.
 const TIMED_OF: u8 = 7;
@@ -205,7 +205,7 @@ mod tests {
     fn short_ones_in_a_burst_go_through_the_rings() {
         let is_any = |len, in_burst| Kind::of(true, len, in_burst).is_some();
         assert_eq!(
-            [is_any(1 << 10, false), is_any(4 << 10, true), is_any(16 << 10, true)],
+            [is_any(1 << 10, false), is_any(16 << 10, true), is_any(64 << 10, true)],
             [true, false, true]
         );
     }

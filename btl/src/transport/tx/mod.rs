@@ -58,11 +58,6 @@ pub struct Tx<C> {
     keeps: bool,
     /// A failed work request's cause is being looked for.
     seeking: bool,
-    /// Puts and gets that begin one behind the other.
-    burst: Burst,
-    /// So many short ones are not to be tried to be carried out at once; and how many have been since one was posted.
-    skipped: u8,
-    moved: u8,
     /// One for each queue of the layout.
     pub(super) queues: Vec<SendQueue>,
     /// Registered memory in ledgers.
@@ -77,6 +72,11 @@ pub struct Tx<C> {
     ready: Vec<Ready>,
     /// What went to the device in lists.
     pub(super) chains: Chains,
+    /// Puts and gets that begin one behind the other.
+    burst: Burst,
+    /// So many short ones are not to be tried to be carried out at once; and how many have been since one was posted.
+    skipped: u8,
+    moved: u8,
     /// Completions that are being looked at.
     batch: Completions<BATCH>,
 }
